@@ -1,4 +1,4 @@
-"""Waiters: who is woken, by what, at what cost; and that nobody who leaves takes a message along."""
+"""Waiters: which of them wake up, why and at what cost; and that a caller that leaves strands no message."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 
 
 class CountedStore(MemoryStore):
-    """The memory store, counting what the dispatcher asks of it."""
+    """A memory store that counts the dispatcher's calls."""
 
     def __init__(self) -> None:
         super().__init__(SeededDice(1), 7 * DAY_MS)
@@ -38,7 +38,7 @@ class CountedStore(MemoryStore):
 
 
 class Bench:
-    """A dispatcher over a store on the running loop, with its time in the test's hands."""
+    """A dispatcher over a store on the running loop, with a manual clock."""
 
     def __init__(self, store: Store, max_consumers: int = 100_000) -> None:
         self.clock = ManualClock()
@@ -60,7 +60,7 @@ class Bench:
 
 
 async def settle_loop() -> None:
-    """Let everything that can run do so."""
+    """Run all tasks that can run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -91,7 +91,7 @@ async def test_waking_one_queue_wakes_nobody_elses_waiters_and_costs_one_pass(be
     refs = [QueueRef("acme", f"q{number}") for number in range(1_000)]
     waiting = [bench.claim(ref) for ref in refs for _ in range(10)]
     await settle_loop()
-    assert sum(bench.dispatcher.waiters(ref) for ref in refs) == 10_000
+    assert sum(bench.dispatcher.count_waiters(ref) for ref in refs) == 10_000
     passes(bench).clear()
 
     await bench.enqueue(refs[500])
@@ -154,7 +154,7 @@ async def test_a_waiter_over_the_cap_is_refused_at_once_and_the_others_stay(benc
         await capped.claim()
     await capped.enqueue()
     assert len(await waiting[0]) == 1
-    assert capped.dispatcher.waiters(REF) == 1
+    assert capped.dispatcher.count_waiters(REF) == 1
     capped.dispatcher.close()
     assert await waiting[1] == []
 
@@ -172,8 +172,8 @@ async def test_a_line_is_forgotten_with_its_last_waiter(bench: Bench) -> None:
     await settle_loop()
     bench.clock.advance(1_000)
     assert await task == []
-    assert bench.dispatcher.waiters(REF) == 0
-    assert bench.dispatcher._lines == {}
+    assert bench.dispatcher.count_waiters(REF) == 0
+    assert bench.dispatcher._waiters == {}
 
 
 async def test_a_refused_ledger_claim_is_not_the_other_waiters_refusal(bench: Bench) -> None:
@@ -190,7 +190,7 @@ async def test_a_refused_ledger_claim_is_not_the_other_waiters_refusal(bench: Be
 
 
 class TestAClaimThatIsCancelled:
-    """At every await of a claim, over a store that can be stopped before and after it claims."""
+    """Cancel at every await of a claim, over a store that can be stopped before and after it claims."""
 
     @pytest.fixture
     async def held(self) -> AsyncIterator[tuple[Bench, HeldCalls]]:
@@ -250,9 +250,9 @@ class TestAClaimThatIsCancelled:
         calls.let_go()
         await settle_loop()
         calls.let_go()
-        # The pass resumes first and hands over; the claimer has not run again when it is cancelled.
+        # The pass resumes first and returns the delivery; the caller has not run since when it is cancelled.
         for _ in range(10):
-            if bench.dispatcher.waiters(REF):
+            if bench.dispatcher.count_waiters(REF):
                 await asyncio.sleep(0)
         assert not task.done()
         task.cancel()
@@ -263,7 +263,7 @@ class TestAClaimThatIsCancelled:
     async def test_leaves_a_ledger_what_it_took_for_whoever_reads_it_again(
         self, held: tuple[Bench, HeldCalls], is_handed_over: bool
     ) -> None:
-        """By then that one may hold it: to give it back would end the lease under its hands."""
+        """The new caller may hold the message by then; giving it back would end that lease."""
         bench, calls = held
         await bench.enqueue()
         leaves = bench.claim(ledger=("spark", 1))
@@ -273,7 +273,7 @@ class TestAClaimThatIsCancelled:
         if is_handed_over:
             calls.let_go()
             for _ in range(10):
-                if bench.dispatcher.waiters(REF):
+                if bench.dispatcher.count_waiters(REF):
                     await asyncio.sleep(0)
         leaves.cancel()
         again = bench.claim(ledger=("spark", 1))
@@ -288,10 +288,10 @@ class TestAClaimThatIsCancelled:
         task = bench.claim()
         await settle_loop()
         await self.drain(calls)
-        assert bench.dispatcher.waiters(REF) == 1
+        assert bench.dispatcher.count_waiters(REF) == 1
         task.cancel()
         await settle_loop()
-        assert bench.dispatcher.waiters(REF) == 0
+        assert bench.dispatcher.count_waiters(REF) == 0
         await bench.enqueue()
         await self.assert_held_by_nobody(bench, calls)
 
@@ -308,7 +308,7 @@ class TestAClaimThatIsCancelled:
 
 @pytest.fixture
 async def slow() -> AsyncIterator[tuple[Bench, HeldCalls]]:
-    """A store whose claims take as long as the test likes."""
+    """A store whose claims end when the test says so."""
     calls = HeldCalls(asyncio.get_running_loop().create_future, before=set(), after={"claim"})
     made = Bench(with_faults(MemoryStore(SeededDice(1), 7 * DAY_MS), calls))
     await made.open()
@@ -336,7 +336,7 @@ async def test_a_wait_that_ends_while_the_store_is_at_work_ends_with_what_the_st
     assert [each.attempt for each in await full] == [1]
     assert await empty == []
     assert bench.dispatcher._waiting == 0
-    assert bench.dispatcher._lines == {}
+    assert bench.dispatcher._waiters == {}
 
 
 async def test_a_wait_that_ends_before_the_store_was_asked_is_answered_by_the_next_pass(
@@ -384,4 +384,4 @@ async def test_a_failing_store_fails_the_claim_and_the_next_one_works() -> None:
             outcomes.append(-1)
     assert outcomes.count(1) == 1
     assert -1 in outcomes
-    assert bench.dispatcher._lines == {}
+    assert bench.dispatcher._waiters == {}

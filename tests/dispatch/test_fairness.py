@@ -70,7 +70,7 @@ def test_among_tenants_always_waiting_served_cost_per_weight_differs_by_at_most_
         served[tenant] += cost
         batch = max(batch, share(cost, weight[tenant]))
         shares = [share(served[each], weight[each]) for each in weight]
-        # A round is one part of a unit per weight: by it the arithmetic in whole numbers may be off.
+        # Integer arithmetic may be off by one round, which is one part of a unit per weight.
         assert max(shares) - min(shares) <= batch + 1
 
 
@@ -86,7 +86,7 @@ def test_however_work_arrives_two_tenants_that_both_wait_differ_by_at_most_a_bat
     weight = dict(zip(tenants, of_tenant, strict=True))
     turns: FairTurns[int] = FairTurns(weight.__getitem__)
     waiting: dict[str, int] = defaultdict(int)
-    # Of each pair, what each was served while both were waiting without a break.
+    # For each pair, the service that each got while both were waiting without a break.
     together: dict[tuple[str, str], list[int]] = {}
     batch: dict[str, int] = defaultdict(int)
     for who, number, cost in arrivals:
@@ -127,7 +127,7 @@ def test_leaving_and_coming_back_gives_no_advantage_over_staying(
     absent, left = 0, 0
     for turn in range(TURNS):
         if absent == 0:
-            # One item at a time: served, it is gone, and its owner with it.
+            # One item at a time: after it the tenant has none.
             turns.push("hops", turn)
             absent = -1
         popped = turns.pop()
@@ -171,7 +171,7 @@ def test_who_leaves_and_comes_back_at_once_is_served_as_if_it_had_stayed(
             left += 1
         served[tenant] += cost[tenant]
         largest = max(share(cost[each], weight[each]) for each in weight)
-        # What is left of a round, less than one part of a unit per weight, is not kept for who leaves.
+        # The rest of a round, less than one part of a unit per weight, is lost for a tenant without items.
         assert abs(share(served["hops"], hops) - share(served["stays"], stays)) <= largest + 1 + left
 
 

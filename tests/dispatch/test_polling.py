@@ -1,4 +1,4 @@
-"""Turns for lines that hear nothing: how often, and that waiting costs nothing else."""
+"""Turns for waiters without notifications: their interval, and that waiting costs nothing else."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 
 
 class _Muted:
-    """A listener that hears of deadlines and the end alone."""
+    """A listener that passes on deadlines and the stop of the store only."""
 
     def __init__(self, inner: Listener) -> None:
         self.deadline = inner.deadline
@@ -41,7 +41,7 @@ class _Muted:
 
 
 class QuietStore(MemoryStore):
-    """The memory store, as if other processes wrote to it: nobody hears of what comes in."""
+    """A memory store that does not notify, as if other processes wrote to it."""
 
     def __init__(self, *, admits_it: bool = True) -> None:
         super().__init__(SeededDice(1), 7 * DAY_MS)
@@ -57,7 +57,7 @@ class QuietStore(MemoryStore):
 
 
 class Rolls(SeededDice):
-    """Dice whose rolls are told."""
+    """Dice with given rolls."""
 
     def __init__(self, *rolls: float) -> None:
         super().__init__(0)
@@ -227,7 +227,7 @@ async def test_with_nobody_waiting_nothing_is_polled() -> None:
     passes = store.passes
     await bench.pass_ms(DAY_MS)
     assert store.passes == passes
-    assert bench.dispatcher._lines == {}
+    assert bench.dispatcher._waiters == {}
     await bench.close()
 
 
@@ -249,6 +249,6 @@ def test_consumers_are_64_for_each_cpu_within_128_and_4096(cpus: int) -> None:
 @given(st.floats(0, 1, exclude_max=True), st.integers(0, 10_000), st.integers(0, 5_000))
 def test_a_pause_lies_between_the_interval_and_interval_and_jitter(roll: float, interval: int, jitter: int) -> None:
     polling = Polling(interval_ms=interval, jitter_ms=jitter)
-    pause = polling.pause_ms(is_told=False, roll=roll)
+    pause = polling.pause_ms(is_notified=False, roll=roll)
     assert pause is not None
     assert max(1, interval) <= pause <= max(1, interval + jitter)

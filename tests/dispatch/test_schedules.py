@@ -1,4 +1,4 @@
-"""The scheduler: when it looks, what several of them do with one tick, and what a failing store costs."""
+"""The scheduler: its timers, several schedulers on one store, and failing stores."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.schedules import Schedule, ScheduleChange, changed
+from holdfast.model.schedules import Schedule, ScheduleChange, apply_change
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.contract import DueSchedules, Store
 from holdfast.stores.memory import MemoryStore
@@ -28,7 +28,7 @@ REF = QueueRef("acme", "jobs")
 
 
 class CountedStore(MemoryStore):
-    """The memory store, counting how often it is asked what is due."""
+    """A memory store that counts the calls of `schedules.due`."""
 
     def __init__(self, *, pushes_wakeups: bool = True) -> None:
         super().__init__(SeededDice(1), 7 * 86_400_000)
@@ -40,11 +40,11 @@ class CountedStore(MemoryStore):
             self.looks += 1
             return await due(limit, now_ms)
 
-        self.schedules.due = counted  # type: ignore[method-assign]
+        self.schedules.due = counted  # type: ignore[method-assign]  # counts the calls
 
 
 class Refusals:
-    """The store is not to be had while it is told so."""
+    """Faults for a store: the named calls raise `StoreUnavailable`."""
 
     def __init__(self, *calls: str) -> None:
         self.calls = set(calls)
@@ -86,7 +86,7 @@ async def anybody(ref: QueueRef, drafts: list[Draft]) -> Any:
 
 class Bench:
     def __init__(self, store: Store, seen: Store | None = None) -> None:
-        """`seen` is the store as the scheduler sees it."""
+        """`seen` is the store that the scheduler uses, such as one with faults."""
         self.clock = ManualClock()
         self.runtime = LoopRuntime(self.clock, self.clock)
         self.store = store
@@ -102,7 +102,7 @@ class Bench:
 
     async def put(self, name: str = "s", **change: Any) -> Schedule:
         given = ScheduleChange(**{"every_ms": 10_000, "message": Draft(payload=b"x"), **change})
-        schedule = changed(name, None, given, self.clock.now_ms(), 1 << 20)
+        schedule = apply_change(name, None, given, self.clock.now_ms(), 1 << 20)
         assert await self.store.schedules.put(REF, None, schedule, self.clock.now_ms())
         return schedule
 
@@ -111,7 +111,7 @@ class Bench:
         await self.settle()
 
     async def settle(self) -> None:
-        """Let everything that can run do so; what is due at once waits a millisecond of the loop."""
+        """Run all tasks that can run. A timer that is due fires after a millisecond of the loop."""
         await asyncio.sleep(0.005)
         await self.runtime.idle()
 
@@ -171,10 +171,10 @@ async def test_a_pass_fires_so_many_and_the_next_follows_at_once(bench: Bench) -
 async def test_what_another_server_put_is_seen_soon_where_nobody_says_so() -> None:
     async for bench in opened(CountedStore(pushes_wakeups=False)):
         await bench.settle()
-        schedule = changed(
+        schedule = apply_change(
             "s", None, ScheduleChange(every_ms=1_000, message=Draft(payload=b"")), bench.clock.now_ms(), 99
         )
-        # Another's store tells another's listener.
+        # The store of another scheduler notifies another listener.
         await bench.store.open(Deaf(), bench.runtime)
         assert await bench.store.schedules.put(REF, None, schedule, bench.clock.now_ms())
         await bench.pass_(5_000)
@@ -182,7 +182,7 @@ async def test_what_another_server_put_is_seen_soon_where_nobody_says_so() -> No
 
 
 async def test_of_two_servers_that_see_a_tick_one_fires_it(bench: Bench) -> None:
-    """Both have read the same schedule before either writes."""
+    """Let both schedulers read the same schedule before either writes."""
     held = HeldCalls(bench.runtime.ticket, before={"schedules.fire"}, after=set())
     others = [Scheduler(with_faults(bench.store, held), bench.runtime, anybody) for _ in range(3)]
     await bench.put()

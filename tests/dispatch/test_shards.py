@@ -1,4 +1,4 @@
-"""Shards: the turns of each are served apart (SPEC 4.4)."""
+"""The turns of each shard are served by themselves (SPEC 4.4)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ SHARDS = {SLOW: 0, BESIDE: 0, APART: 1}
 
 
 class SlowStore(MemoryStore):
-    """A store that takes its time over claims of one queue."""
+    """A store that is slow for the claims of one queue."""
 
     capabilities = replace(MemoryStore.capabilities, claims_inline=False)
 
@@ -88,7 +88,7 @@ async def test_a_slow_pass_on_one_shard_delays_no_other_s_waiters(bench: Bench) 
     await bench.enqueue(BESIDE)
     await settle_loop()
     assert len(await apart) == 1
-    assert not beside.done()  # on the slow one's own shard it waits
+    assert not beside.done()  # it waits on the shard of the slow queue
     await bench.enqueue(SLOW)
     bench.store.go_on.set()
     assert [len(await task) for task in (slow, beside)] == [1, 1]

@@ -1,4 +1,4 @@
-"""Sweeps that come at the wrong moment."""
+"""Sweeps during the close of a store."""
 
 from typing import cast
 
@@ -12,7 +12,7 @@ from holdfast.testing import ManualClock, with_faults
 
 
 class ClosedUnderneath:
-    """A store that is closed while it sweeps."""
+    """A store that is closed during a sweep."""
 
     def __init__(self) -> None:
         self.close = lambda: None

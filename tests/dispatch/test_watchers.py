@@ -1,4 +1,4 @@
-"""Watchers: called when a queue may have something, and never otherwise."""
+"""Watchers are called when a queue may have messages, and only then."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

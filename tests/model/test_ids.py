@@ -129,7 +129,7 @@ def test_a_node_goes_on_above_the_highest_id_it_gave(node: int, successor: int, 
     [id] = IdMaker(node, highest=maker.highest).take(1, NOW_MS + step_ms)
     assert id > given_ids[-1]
 
-    # With another node's number the time alone must already be higher, for the node stands above the sequence.
+    # For another node the time must be higher, because the node's bits are above those of the sequence.
     [other] = IdMaker(successor, highest=maker.highest).take(1, NOW_MS + step_ms)
     assert other not in given_ids
     assert to_bytes(other)[:8] > to_bytes(given_ids[-1])[:8]
@@ -156,7 +156,7 @@ def test_a_foreign_uuid_is_refused_or_is_spelled_exactly_as_ours(foreign: uuid.U
         "6f1c2f0e-3b0a-4d6e-9f0b-2a7c5d1e8f90",
         "00000000-0000-0000-0000-000000000000",
         "ffffffff-ffff-ffff-ffff-ffffffffffff",
-        # Ours but for one bit: of the version, of the variant, of what is fixed; a time before the epoch.
+        # Valid ids except for one bit of the version, the variant or the fixed part; and a time before the epoch.
         "01977420-dc00-6000-8000-000000000000",
         "01977420-dc00-7000-c000-000000000000",
         "01977420-dc00-7000-8000-000000000001",

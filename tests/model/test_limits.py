@@ -58,7 +58,7 @@ def test_however_large_the_calls_the_rate_is_kept_in_the_long_run(
     for amount in amounts:
         now_ms += bucket.shortage_ms(amount, now_ms)
         bucket.take(amount, now_ms)
-        # But for the last call, which may have been larger than the bucket.
+        # Except for the last call, which may have been larger than the bucket.
         assert total <= rate * now_ms / 1_000 + capacity + 1e-6 * (total + 1)
         total += amount
 
@@ -117,7 +117,7 @@ def test_a_debt_is_filled_up_first() -> None:
 def test_a_changed_rate_keeps_what_was_used() -> None:
     bucket = TokenBucket(10, 10, 0)
     bucket.take(10, 0)
-    bucket.change(100, 100, 50)  # half a token came in at the old rate
+    bucket.change(100, 100, 50)  # half a token was added at the old rate
     assert bucket.shortage_ms(1, 50) == 5
     bucket.change(1, 1, 10_000)
     assert bucket.shortage_ms(1, 10_000) == 0
@@ -137,7 +137,7 @@ def test_reads_and_writes_are_charged_to_limits_of_their_own() -> None:
 
 @pytest.mark.parametrize("field", ["write_ops_per_s", "write_bytes_per_s", "read_ops_per_s", "read_bytes_per_s"])
 def test_any_rate_is_a_limit_and_a_rate_of_0_too(field: str) -> None:
-    limits = Limits(**{field: 0})  # type: ignore[arg-type]
+    limits = Limits(**{field: 0})  # type: ignore[arg-type]  # fields of several types
     assert has_rates(limits)
     assert is_limited(QueuePolicy(limits=limits))
 

@@ -65,7 +65,7 @@ def test_a_changed_character_gives_another_receipt_or_none_and_never_a_crash(
         parsed = Receipt.parse(changed)
     except InvalidArgument:
         return
-    # The last character has four bits to spare: another spelling of them must not pass for another receipt.
+    # Four bits of the last character are unused; another spelling of them must not be another receipt.
     assert parsed != receipt or changed == text or at == 53
 
 
@@ -132,7 +132,7 @@ def test_a_draft_within_every_limit_is_fine(draft: Draft) -> None:
 def test_what_no_queue_can_hold_is_refused_with_the_name_of_the_field(field: str, values: list[object]) -> None:
     for value in values:
         with pytest.raises(InvalidArgument) as refused:
-            check_draft(Draft(**{"payload": b"", field: value}), LIMIT)  # type: ignore[arg-type]
+            check_draft(Draft(**{"payload": b"", field: value}), LIMIT)  # type: ignore[arg-type]  # fields of several types
         assert refused.value.facts["field"] == field.removesuffix("_ms"), value
 
 

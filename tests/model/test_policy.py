@@ -155,8 +155,8 @@ def test_any_document_at_all_is_merged_or_refused(changes: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("name", ["max_messages", "max_bytes", "max_message_bytes"])
 def test_a_quota_on_messages_may_refuse_one_even_if_it_is_0(name: str) -> None:
-    assert Quotas(**{name: 0}).limit_messages
+    assert Quotas(**{name: 0}).limits_messages
 
 
 def test_quotas_on_queues_and_times_refuse_no_message() -> None:
-    assert not Quotas(max_queues=1, default_ttl_ms=1).limit_messages
+    assert not Quotas(max_queues=1, default_ttl_ms=1).limits_messages

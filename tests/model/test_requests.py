@@ -136,7 +136,7 @@ def test_ids_are_any_iterable_of_ids_but_a_text() -> None:
         parse_ids("123")
 
 
-# --- What a verb means -------------------------------------------------------------------------------------------
+# --- States of verbs ---------------------------------------------------------------------------------------------
 
 
 def test_a_verb_means_messages_in_its_own_states_alone() -> None:
@@ -200,7 +200,7 @@ def test_a_wrong_verdict_is_refused(fields: dict[str, Any]) -> None:
 
 def test_a_verdict_within_the_rules_is_fine() -> None:
     for fields in ({}, {"error": "", "delay_ms": 0}, {"defer": True}, {"final": True}, {"lease_ms": 1}):
-        verdict = Verdict(settle=Settle.NACK, receipt=RECEIPT, **fields)  # type: ignore[arg-type]
+        verdict = Verdict(settle=Settle.NACK, receipt=RECEIPT, **fields)  # type: ignore[arg-type]  # fields of several types
         assert check_verdict(verdict) is verdict
 
 

@@ -1,4 +1,4 @@
-"""Schedules as values: what callers change, and which tick is due."""
+"""Schedules as values: changes by callers, and due ticks."""
 
 import pytest
 from hypothesis import given, settings
@@ -14,12 +14,12 @@ from holdfast.model.schedules import (
     Schedule,
     ScheduleChange,
     Tick,
-    changed,
-    check_room,
+    after_fired,
+    after_skipped,
+    apply_change,
+    check_schedule_count,
     draft_at,
     due_tick,
-    fired,
-    skipped,
 )
 
 NOW = 1_750_000_000_000
@@ -27,7 +27,7 @@ MESSAGE = Draft(payload=b"{}", headers={"a": "b"})
 
 
 def put(was: Schedule | None, now_ms: int = NOW, max_payload: int = 1 << 20, **change: object) -> Schedule:
-    return changed("s", was, ScheduleChange(**change), now_ms, max_payload)  # type: ignore[arg-type]
+    return apply_change("s", was, ScheduleChange(**change), now_ms, max_payload)  # type: ignore[arg-type]  # fields of several types
 
 
 @settings(max_examples=200)
@@ -42,7 +42,7 @@ def test_ticks_of_an_interval_never_drift(every_ms: int, lates: list[int]) -> No
         assert (tick.at - NOW) % every_ms == 0
         assert now - every_ms < tick.at <= now
         assert tick.next_at == tick.at + every_ms
-        schedule = fired(schedule, tick, 1)
+        schedule = after_fired(schedule, tick, 1)
         assert due_tick(schedule, now) is None
 
 
@@ -53,26 +53,26 @@ def test_a_put_that_says_the_same_changes_nothing_even_a_tick_that_is_due() -> N
 
 def test_a_slow_clock_brings_no_tick_back() -> None:
     schedule = put(None, every_ms=1_000, message=MESSAGE)
-    gone = fired(schedule, Tick(NOW + 9_000, NOW + 10_000), 1)
+    gone = after_fired(schedule, Tick(NOW + 9_000, NOW + 10_000), 1)
     paused = put(gone, NOW + 2_000, paused=True)
     assert put(paused, NOW + 3_000, paused=False).next_at == NOW + 10_000
     assert put(gone, NOW + 3_000, every_ms=2_000).next_at == NOW + 11_000
 
 
 def test_a_skipped_tick_keeps_what_fired_last() -> None:
-    schedule = fired(put(None, every_ms=1_000, message=MESSAGE), Tick(NOW + 1_000, NOW + 2_000), 7)
-    after = skipped(schedule, NOW + 3_000, "over_quota: no")
+    schedule = after_fired(put(None, every_ms=1_000, message=MESSAGE), Tick(NOW + 1_000, NOW + 2_000), 7)
+    after = after_skipped(schedule, NOW + 3_000, "over_quota: no")
     assert (after.last_at, after.last_id, after.next_at, after.last_error) == (
         NOW + 1_000,
         7,
         NOW + 3_000,
         "over_quota: no",
     )
-    assert fired(after, Tick(NOW + 3_000, NOW + 4_000), 8).last_error is None
+    assert after_fired(after, Tick(NOW + 3_000, NOW + 4_000), 8).last_error is None
 
 
 def test_one_that_could_not_go_on_goes_on_when_it_is_put_again() -> None:
-    stuck = skipped(put(None, cron="0 3 * * *", message=MESSAGE), None, "invalid_argument: no such zone")
+    stuck = after_skipped(put(None, cron="0 3 * * *", message=MESSAGE), None, "invalid_argument: no such zone")
     again = put(stuck, cron="0 3 * * *")
     assert again.next_at is not None
     assert again.last_error is None
@@ -98,7 +98,7 @@ def test_a_payload_has_the_limit_of_any_other_and_fits_into_memory(most: int) ->
         replace(MESSAGE, delay_ms=1),
         replace(MESSAGE, deliver_at=NOW),
         replace(MESSAGE, key="k"),
-        # Fits, but for the headers of the schedule's own.
+        # Fits, but not with the headers that the schedule adds.
         replace(MESSAGE, headers={"a": "x" * ((64 << 10) - 10)}),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_message_that_no_tick_could_enqueue_is_refused(message: Draft) -> None
 
 def test_a_queue_has_at_most_so_many_schedules() -> None:
     ref = QueueRef("acme", "mail")
-    check_room(ref, MAX_SCHEDULES - 1)
-    with pytest.raises(OverQuota, match=f"queue acme/mail has {MAX_SCHEDULES} schedules, which is the most") as refused:
-        check_room(ref, MAX_SCHEDULES)
+    check_schedule_count(ref, MAX_SCHEDULES - 1)
+    with pytest.raises(OverQuota, match=f"queue acme/mail has {MAX_SCHEDULES} schedules, the maximum") as refused:
+        check_schedule_count(ref, MAX_SCHEDULES)
     assert refused.value.facts["limit"] == MAX_SCHEDULES

@@ -1,4 +1,4 @@
-"""An operator that leaves in the middle of a change: what follows from the change follows all the same."""
+"""A change by an operator is completed even if the operator leaves in the middle of it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ PATIENCE_S = 20.0
 
 @asynccontextmanager
 async def held_after(*names: str) -> AsyncIterator[tuple[AsyncHoldfast, HeldCalls]]:
-    """A queue over a store whose calls of these names are carried out, and not answered before they are let go."""
+    """A queue over a store that holds back the results of these calls until the test releases them."""
     calls = HeldCalls(asyncio.get_running_loop().create_future, before=set(), after=set(names))
     store = with_faults(MemoryStore(SeededDice(0), WEEK_MS), calls)
     async with open_on_loop("", {}, clock=ManualClock(), store=store) as hf:

@@ -1,4 +1,4 @@
-"""Admission as the services use it: what is let in, what waits, what is refused, and who is told."""
+"""Admission as the services use it: calls that are admitted, wait or are refused, and the records of the observer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ REF = QueueRef("acme", "jobs")
 
 
 class Notes:
-    """An observer that writes down what it hears."""
+    """An observer that records all decisions."""
 
     def __init__(self) -> None:
         self.decisions: list[tuple[QueueRef, str, str]] = []
@@ -104,7 +104,7 @@ class TestWithoutLimits:
     async def test_nothing_is_made_kept_or_told(self, bench: Bench) -> None:
         for number in range(100):
             ref = QueueRef(f"t{number}", "q")
-            assert bench.admission.at_once(ref) is bench.admission.gate
+            assert bench.admission.enter_at_once(ref) is bench.admission.gate
             bench.admission.gate.leave()
             await bench.enqueue(ref)
             await bench.claim(ref)
@@ -129,7 +129,7 @@ class TestWithoutLimits:
 
 
 class TestRates:
-    async def test_the_observer_hears_what_was_let_in_and_what_was_not(self, bench: Bench) -> None:
+    async def test_the_observer_hears_what_was_admitted_and_what_was_not(self, bench: Bench) -> None:
         await bench.admin.set_tenant(
             REF, ConfigureRequest(changes={"limits": {"write_ops_per_s": 2, "read_ops_per_s": 1}})
         )
@@ -165,7 +165,7 @@ class TestRates:
         with pytest.raises(StoreUnavailable):
             await failing
         calls.held.clear()
-        # Two of three came back.
+        # Two of the three tokens were returned.
         gone = bench.enqueue(number=3)
         await settle_loop()
         gone.cancel()
@@ -217,7 +217,7 @@ class TestRates:
             charge = Charge(QueueRef("acme", f"q{number}"), "write_ops_per_s", 10.0, 10.0, 1)
             assert await buckets.take([charge], number) is None
             assert len(buckets) <= 1_024 + 1
-        # Those in use are kept, however many they are.
+        # Buckets in use are kept, whatever their number.
         busy = [Charge(QueueRef("acme", f"b{number}"), "write_ops_per_s", 0.001, 1.0, 1) for number in range(5_000)]
         for charge in busy:
             assert await buckets.take([charge], 60_000) is None
@@ -230,7 +230,7 @@ class TestRates:
         for number in range(3_000):
             queue = Charge(QueueRef("acme", f"q{number}"), "write_ops_per_s", 0.001, 1.0, 1)
             refused = await buckets.take([tenant, queue], number // 10)
-            # Ten at a time and a thousand a second, whenever it is that others are cleared out.
+            # Bursts of ten and a thousand per second, also while other buckets are removed.
             assert (refused is None) == (number < 10 or number % 10 == 0)
 
 
@@ -327,7 +327,7 @@ class TestTheGate:
     async def test_a_full_line_refuses_at_once_and_only_its_own_tenant(
         self, held: tuple[Bench, HeldCalls], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(gates, "MAX_LINE_OF_TENANT", 5)
+        monkeypatch.setattr(gates, "MAX_WAITING_OF_TENANT", 5)
         bench, calls = held
         flood = [bench.enqueue(QueueRef("noisy", "q")) for _ in range(9)]
         await settle_loop()
@@ -461,7 +461,7 @@ async def test_a_quota_is_met_exactly_by_many_enqueues_at_once(tmp_path: Path, k
     assert all(isinstance(each, OverQuota) for each in failures)
     assert isinstance(failures[0], HoldfastError)
     counts = await store.counts("acme", None, bench.clock.now_ms())
-    # Singles come last, so nothing is left over.
+    # Single messages come last, so the quota is used up.
     assert counts.ready == stored == 100
     assert counts.bytes == 1_000
     await bench.close()

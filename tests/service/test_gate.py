@@ -1,4 +1,4 @@
-"""The gate: so many in hand, and turns by weight among those who wait."""
+"""The gate: a limit on concurrent calls, and turns by weight for the waiting ones."""
 
 import asyncio
 from collections import Counter
@@ -75,13 +75,13 @@ async def test_one_that_is_cancelled_at_any_moment_leaves_no_trace(clock: Manual
     gate.try_enter()
     gone, stays = wait_at(gate, clock), wait_at(gate, clock)
     await settle_loop()
-    gate.leave()  # to the first, which does not know it yet
+    gate.leave()  # admits the first, which has not run since
     for _ in range(after_turns):
         await asyncio.sleep(0)
     gone.cancel()
     await asyncio.wait([gone])
     if not gone.cancelled():
-        gate.leave()  # too late: it had been let in
+        gate.leave()  # too late: it was admitted before
     assert await stays
     gate.leave()
     assert gate.is_idle
@@ -93,7 +93,7 @@ async def test_one_that_is_cancelled_while_it_waits_leaves_no_trace(clock: Manua
     gone, stays = wait_at(gate, clock), wait_at(gate, clock)
     await settle_loop()
     gone.cancel()
-    gate.leave()  # in the same step: the cancelled one stands in the line still
+    gate.leave()  # in the same step: the cancelled call is still waiting
     assert await stays
     gate.leave()
     await settle_loop()
@@ -116,17 +116,17 @@ async def test_a_gate_made_larger_lets_in_those_who_waited_first(clock: ManualCl
 
 
 async def test_one_tenant_s_full_line_is_not_anothers(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "MAX_LINE_OF_TENANT", 3)
+    monkeypatch.setattr(gates, "MAX_WAITING_OF_TENANT", 3)
     gate = make_gate(clock, 1)
     gate.try_enter()
     flood = [wait_at(gate, clock, "noisy") for _ in range(3)]
     await settle_loop()
-    assert gate.is_line_full("noisy")
-    assert not gate.is_line_full("quiet")
+    assert gate.is_full("noisy")
+    assert not gate.is_full("quiet")
     for task in flood:
         task.cancel()
     await settle_loop()
-    assert not gate.is_line_full("noisy")
+    assert not gate.is_full("noisy")
 
 
 async def test_a_tenant_that_comes_new_goes_in_before_a_flood(clock: ManualClock) -> None:
@@ -140,7 +140,7 @@ async def test_a_tenant_that_comes_new_goes_in_before_a_flood(clock: ManualClock
     await settle_loop()
     quiet = wait_at(gate, clock, "quiet")
     await settle_loop()
-    # At most one of the flood is before it.
+    # At most one call of the flood comes before it.
     gate.leave()
     gate.leave()
     assert await quiet
@@ -172,7 +172,7 @@ def test_among_tenants_that_wait_what_is_let_in_per_weight_differs_by_at_most_on
             if await gate.enter(tenant, cost, clock.now_ms() + 5_000):
                 order.append((tenant, cost))
 
-        # More than will be served of any, so that all wait throughout.
+        # More items than are served of any tenant, so that all of them wait throughout.
         tasks = [
             asyncio.create_task(one(tenant, pattern[(at + number) % len(pattern)]))
             for number in range(80)

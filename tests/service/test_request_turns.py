@@ -1,4 +1,4 @@
-"""Whose request is read next, on a loop that a test moves by hand."""
+"""The order in which requests are parsed, on a loop that the test runs step by step."""
 
 import contextlib
 from collections import Counter
@@ -18,7 +18,7 @@ from tests.doors.connections.hand_loop import HandLoop
 
 
 class Flow:
-    """A connection that always has one more request, up to a number."""
+    """A connection with a given number of requests."""
 
     def __init__(self, turns: RequestTurns, name: str, requests: int, read: list[str], size: int = 0) -> None:
         self._turns = turns
@@ -145,7 +145,7 @@ def test_a_tenant_that_had_to_wait_is_read_in_turns_alone_while_a_quiet_one_call
     loop.run()
     assert not turns.may_go_on("flood")
     assert turns.may_go_on("quiet")
-    for _ in range(3):  # it has not waited for so long that it counts as quiet, too
+    for _ in range(3):  # it has not waited for two seconds, so it counts as quiet
         loop.now_s += CONTENTION_S
         assert turns.may_go_on("quiet")
         loop.run()

@@ -1,4 +1,4 @@
-"""Buckets in Redis: together the servers let in what the limit allows, and each its share while Redis is away."""
+"""Buckets in Redis: the servers together keep the limit, and each keeps its share while Redis is down."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -27,7 +27,7 @@ def ops(amount: int = 1, per_s: float = 100, capacity: float = 10) -> Charge:
 
 
 class CountedRates(RedisRates):
-    """Redis, by the caller's clock, counting how often it is asked."""
+    """Redis with the clock of the caller, which counts its calls."""
 
     asked = 0
 
@@ -75,7 +75,7 @@ async def servers(url: str, number: int = 2) -> AsyncIterator[tuple[ManualClock,
             server = Server(runtime, url)
             stack.push_async_callback(server.close)
             every.append(server)
-        for server in (*every, *every):  # the first ones learn of the last
+        for server in (*every, *every):  # twice, so that the first servers learn of the last one
             await server.buckets.start()
         yield clock, runtime, every
 
@@ -94,7 +94,7 @@ async def test_two_servers_let_in_together_what_the_limit_allows(redis_url: str)
                 for _ in range(3):
                     let_in += await server.takes(ops())
             clock.advance(10)
-        # 3 s at 100/s and the bucket; of it at most a block each is in the servers' hands.
+        # 3 s at 100/s and one bucket; each server has reserved at most one block of it.
         block = 100 * BLOCK_MS / 1_000
         assert 310 - 2 * block <= let_in <= 310
 
@@ -103,7 +103,7 @@ async def test_in_no_stretch_is_more_let_in_than_the_rate_a_bucket_and_a_block_f
     async with servers(redis_url) as (clock, _, every):
         moments: list[int] = []
         for step in range(200):
-            # One is busy, then the other, then both.
+            # First one server is busy, then the other, then both.
             for server in every[:1] if step % 60 < 20 else every[1:] if step % 60 < 40 else every:
                 while await server.takes(ops()):
                     moments.append(clock.now_ms())
@@ -123,7 +123,7 @@ async def test_a_busy_server_asks_redis_a_few_times_in_a_block_and_one_that_is_n
             assert await busy.takes(ops(per_s=5_000, capacity=5_000))
             clock.advance(1)
         assert busy.rates.asked < 1_000 / BLOCK_MS * 12
-        calm_charge = ops(per_s=5_000, capacity=5_000)._replace(whose="zeta")
+        calm_charge = ops(per_s=5_000, capacity=5_000)._replace(owner="zeta")
         for _ in range(10):
             assert await calm.takes(calm_charge)
             clock.advance(1_000)
@@ -136,7 +136,7 @@ async def test_a_call_is_charged_to_the_tenant_and_the_queue_whole_or_not_at_all
         tenant, queue = ops(3), Charge(QUEUE, "write_ops_per_s", 1, 3, 3)
         assert await one.takes(tenant, queue)
         assert await other.wait_ms(tenant, queue) == 3_000
-        # What the queue refused the tenant has not paid.
+        # The tenant was not charged for a call that the queue's limit refused.
         assert await other.takes(ops(7))
         assert not await one.takes(ops(1))
 
@@ -168,7 +168,7 @@ async def test_what_one_server_owes_holds_up_the_other(redis_url: str) -> None:
 async def test_another_rate_holds_at_once_and_fills_nothing(redis_url: str) -> None:
     async with servers(redis_url) as (clock, _, [one, other]):
         assert await one.takes(ops(10, per_s=10))
-        clock.advance(50)  # half a token came in at the old rate
+        clock.advance(50)  # half a token was added at the old rate
         assert await other.wait_ms(ops(1, per_s=100, capacity=100)) == 5
         assert await one.wait_ms(ops(1, per_s=0, capacity=0)) == 60_000
 
@@ -201,10 +201,10 @@ async def test_without_redis_each_server_goes_by_its_share_and_says_so(caplog: p
                     for _ in range(3):
                         let_in += await server.takes(ops(per_s=10))
                 clock.advance(10)
-            # 2 s at 10/s, and a bucket of 10, shared by two: whole operations of each.
+            # 2 s at 10/s and a bucket of 10, shared by two servers; each admits whole operations.
             assert 28 <= let_in <= 30
             assert not one.buckets.is_shared
-            assert sum("its own share of the rates, one of 2" in text for text in caplog.messages) == 2
+            assert sum("its own share of the rates, one part in 2" in text for text in caplog.messages) == 2
             await one.takes(ops(per_s=10))
             shortage = await one.buckets.take([ops(per_s=10)], clock.now_ms())
             assert shortage is not None
@@ -213,10 +213,10 @@ async def test_without_redis_each_server_goes_by_its_share_and_says_so(caplog: p
 
             await asyncio.to_thread(redis.start)
             for server in (one, other):
-                await server.buckets.look_once()
+                await server.buckets.announce_once()
             assert one.buckets.is_shared
-            assert sum("rates are shared with other servers again" in text for text in caplog.messages) == 2
-            # It kept nothing: the buckets are full, for all of them together.
+            assert sum(text.startswith("Redis is up again") for text in caplog.messages) == 2
+            # Redis has lost its data, so the shared buckets are full.
             assert await one.takes(ops(10, per_s=10))
             assert not await other.takes(ops(1, per_s=10))
             await runtime.idle()
@@ -233,19 +233,19 @@ async def test_redis_is_looked_for_and_servers_that_are_gone_are_forgotten() -> 
             await third.close()
             redis.kill()
             with pytest.raises(RatesDown):
-                await one.rates.look("one", clock.now_ms())
-            await one.buckets.look_once()
+                await one.rates.announce("one", clock.now_ms())
+            await one.buckets.announce_once()
             assert not one.buckets.is_shared
             await asyncio.to_thread(redis.start)
             clock.advance(250)
             await until(lambda: one.buckets.is_shared)
-            await other.buckets.look_once()
-            await one.buckets.look_once()
+            await other.buckets.announce_once()
+            await one.buckets.announce_once()
             assert one.buckets.servers == 2
-            # The other says nothing any more.
+            # The other server announces itself no more.
             for _ in range(4):
                 clock.advance(4_000)
-                await one.buckets.look_once()
+                await one.buckets.announce_once()
             await runtime.idle()
     finally:
         redis.close()
@@ -286,7 +286,7 @@ def test_the_script_is_the_bucket(redis_url: str, steps: list[tuple[str, int, in
                 await rates.take(tenant, [charge._replace(amount=-amount)], [], [], now_ms)
                 bucket.give_back(amount, now_ms)
             if bucket.is_full(now_ms):
-                bucket = None  # as good as a new one
+                bucket = None  # full, so it equals a new one
         await rates.leave("nobody")
 
     _run(compare())

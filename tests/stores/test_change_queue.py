@@ -10,7 +10,7 @@ from holdfast.model.errors import QueueNotFound
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy
-from holdfast.model.schedules import ScheduleChange, changed
+from holdfast.model.schedules import ScheduleChange, apply_change
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.contract import QueueChange, Store
 from holdfast.stores.memory import MemoryStore
@@ -54,7 +54,7 @@ async def test_a_change_sets_its_fields_together_and_leaves_the_others(store: St
     with pytest.raises(QueueNotFound):
         await directory.change_queue(REF, QueueChange(is_paused=True), now_ms)
     made = await directory.create_queue(REF, now_ms)
-    schedule = changed("s", None, ScheduleChange(every_ms=60_000, message=Draft(payload=b"tick")), now_ms, 99)
+    schedule = apply_change("s", None, ScheduleChange(every_ms=60_000, message=Draft(payload=b"tick")), now_ms, 99)
     assert await store.schedules.put(REF, None, schedule, now_ms)
 
     policy = QueuePolicy(max_retries=3)

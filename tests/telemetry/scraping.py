@@ -1,4 +1,4 @@
-"""Reading what was rendered, as Prometheus reads it."""
+"""Parse rendered metrics as Prometheus does."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -16,7 +16,7 @@ from holdfast.telemetry.metrics import Metrics
 
 
 def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Each sample by name and labels; a series that stands twice would be refused by Prometheus, and is here."""
+    """Return each sample by name and labels. Fail for a duplicate series, which Prometheus would refuse."""
     found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
     for family in text_string_to_metric_families(text.decode()):
         for each in family.samples:
@@ -49,7 +49,7 @@ def stats(**given: Any) -> Stats:
 
 
 class FixedSource:
-    """Queues that are said to be there."""
+    """A source with fixed queues."""
 
     def __init__(self, queues: dict[QueueRef, Stats], figures: Figures | None = None) -> None:
         self.known = queues

@@ -1,4 +1,4 @@
-"""Metrics say what happened, by tenant and queue, and no more label sets than allowed."""
+"""Metrics count calls and transitions by tenant and queue, with a limited number of label sets."""
 
 import asyncio
 from pathlib import Path
@@ -8,14 +8,15 @@ import pytest
 from holdfast.model.errors import InvalidName
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef, parse_ref
+from holdfast.runtime import LoopRuntime
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.telemetry.declared import FAMILIES
 from holdfast.telemetry.figures import Histogram
-from holdfast.telemetry.lag import LoopLag
+from holdfast.telemetry.lag import EVERY_MS, LoopLag
 from holdfast.telemetry.metrics import OK, Metrics
-from holdfast.testing import EmbeddedSubject
+from holdfast.testing import EmbeddedSubject, ManualClock
 from tests.telemetry.scraping import FixedSource, metrics_of, sample, samples, stats, store_of
 
 WEEK_MS = 7 * 86_400_000
@@ -51,7 +52,7 @@ async def test_requests_are_counted_by_operation_queue_and_outcome() -> None:
     assert sample(text, "holdfast_requests_total", outcome="ok", **where) == 3
     assert sample(text, "holdfast_requests_total", outcome="over_quota", **where) == 1
     assert sample(text, "holdfast_requests_total", operation="journal", outcome="ok", tenant="", queue="") == 1
-    # Failed ones too are answers that took their time.
+    # Failed requests count too.
     assert sample(text, "holdfast_request_seconds_count", **where) == 4
     assert sample(text, "holdfast_request_seconds_bucket", le="0.001", **where) == 1
     assert sample(text, "holdfast_request_seconds_bucket", le="0.0025", **where) == 2
@@ -85,7 +86,7 @@ async def test_limits_are_counted_with_what_they_decided_and_how_long_calls_wait
     assert sample(text, "holdfast_limit_wait_seconds_bucket", kind="read", le="0.01", **where) == 1
 
 
-# --- What the store holds and what happened in it -------------------------------------------------------------------
+# --- Stored messages and transitions --------------------------------------------------------------------------------
 
 
 async def test_connections_that_wait_at_the_socket_are_shown_with_how_often_and_how_long_they_had_to() -> None:
@@ -165,7 +166,7 @@ async def test_a_store_that_was_closed_is_down_and_the_scrape_still_answers(subj
     metrics.request("enqueue", A, "store_unavailable", 0.001)
     text = await metrics.render()
     assert sample(text, "holdfast_store_up") == 0
-    # Nobody could say which queues there are: none loses its labels for that.
+    # The queues are unknown, so none of them loses its labels.
     where = {"operation": "enqueue", "tenant": "acme", "queue": "a"}
     assert sample(text, "holdfast_requests_total", outcome="ok", **where) == 1
     assert sample(text, "holdfast_requests_total", outcome="store_unavailable", **where) == 1
@@ -202,7 +203,7 @@ async def test_a_hundred_thousand_queues_stay_below_five_mebibytes() -> None:
         text = await metrics.render()
         assert len(text) < 5 << 20
     assert sample(text, "holdfast_label_sets") == 1_000
-    # Nothing is lost for want of a label: it stands under `other`.
+    # Counts without labels are under `other`.
     every = [
         value
         for (name, labels), value in samples(text).items()
@@ -226,7 +227,7 @@ async def test_names_of_the_greatest_length_stay_below_five_mebibytes() -> None:
 async def test_queues_beyond_the_cap_are_other_and_the_first_keep_their_labels() -> None:
     queues = {QueueRef("t", f"q{i}"): stats(ready=1, oldest_ready_age_ms=i * 1_000) for i in range(5)}
     metrics = Metrics(FixedSource(queues), max_labels=2)
-    metrics.request("ack", QueueRef("t", "q4"), OK, 0.001)  # asked for first
+    metrics.request("ack", QueueRef("t", "q4"), OK, 0.001)  # requested first
     text = await metrics.render()
     labelled = {dict(labels)["queue"] for name, labels in samples(text) if name == "holdfast_queue_bytes"}
     assert labelled == {"q4", "q0", "other"}
@@ -247,7 +248,7 @@ async def test_names_that_are_no_queue_take_no_labels() -> None:
         text = await metrics.render()
         assert b"made-up" not in text
         where = {"operation": "claim", "outcome": "ok"}
-        # The first time the made-up names stood before it; from then on its labels are its own.
+        # At the first scrape the invented names were before it; from then on it has labels.
         assert sample(text, "holdfast_requests_total", tenant="other", queue="other", **where) == 100 * scrape + 1
         assert (sample(text, "holdfast_requests_total", tenant="acme", queue="a", **where) or 0) == scrape - 1
 
@@ -262,7 +263,7 @@ async def test_a_deleted_queue_gives_its_labels_back() -> None:
     text = await metrics.render()
     assert b'queue="gone"' not in text
     assert b'queue="fresh"' in text
-    # What it was is not put upon `other`: that would look like a burst there.
+    # Its counts are not moved to `other`, where they would look like a burst.
     assert sample(text, "holdfast_requests_total", operation="ack", outcome="ok", tenant="other", queue="other") is None
 
 
@@ -295,7 +296,7 @@ HOSTILE = [
 async def test_a_hostile_name_never_reaches_a_label(name: str) -> None:
     with pytest.raises(InvalidName):
         parse_ref("t", name)
-    # Even of a door that forgot to parse, and a store that took it.
+    # As from a door that does not check names, and a store that accepts them.
     for ref in (QueueRef("t", name), QueueRef(name, "q")):
         metrics = Metrics(FixedSource({ref: stats()}))
         metrics.request("enqueue", ref, OK, 0.001)
@@ -317,7 +318,7 @@ async def test_words_that_are_not_ours_are_other() -> None:
     assert "other" in operations
 
 
-# --- The scrape itself ---------------------------------------------------------------------------------------------
+# --- Scrapes -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_scrape_lets_others_have_their_turn() -> None:
@@ -368,16 +369,14 @@ async def test_version_process_and_label_sets_are_shown() -> None:
 
 
 async def test_a_loop_that_is_held_up_is_seen_to_lag() -> None:
-    lag = LoopLag(every_s=0.001)
-    measuring = asyncio.create_task(lag.measure_once())
+    clock = ManualClock()
+    lag = LoopLag()
+    measuring = asyncio.create_task(lag.measure_once(LoopRuntime(clock, alarm=clock)))
     await asyncio.sleep(0)
-    loop = asyncio.get_running_loop()
-    until = loop.time() + 0.05
-    while loop.time() < until:
-        pass  # somebody blocks the loop
-    assert await measuring >= 0.04
-    assert lag.take_highest() >= 0.04
-    assert lag.take_highest() == 0
+    clock.advance(EVERY_MS + 41)  # somebody blocks the loop
+    assert await measuring == 40
+    assert lag.take_highest_ms() == 40
+    assert lag.take_highest_ms() == 0
 
 
 def test_every_metric_is_declared_once_under_a_name_with_its_unit() -> None:

@@ -1,4 +1,4 @@
-"""Stores count each transition once, and tell figures of themselves."""
+"""Stores count each transition once, and report their figures."""
 
 from collections import Counter
 from pathlib import Path
@@ -39,15 +39,15 @@ def store_of(hf: AsyncHoldfast) -> Store:
 
 
 async def do_everything(subject: EmbeddedSubject, hf: AsyncHoldfast) -> None:
-    """Every event there is, by every way that leads to it: by callers, by claims, by sweeps, by operators."""
+    """Cause every event in every possible way: by callers, claims, sweeps and operators."""
     a, b = hf.queue("a", tenant="acme"), hf.queue("b", tenant="acme")
     await a.set_policy(max_retries=1, backoff_base_ms=1, backoff_cap_ms=1)
     await a.enqueue([b""] * 10)
     await a.enqueue(b"", key="k")
-    await a.enqueue(b"", key="k")  # a duplicate: nothing happened
+    await a.enqueue(b"", key="k")  # a duplicate: no transition
     acked, nacked, released, extended, lapsed, deferred = await a.claim(limit=6, lease=5)
     await a.ack([acked])
-    assert not (await a.ack([acked]))[0].ok  # stale: nothing happened
+    assert not (await a.ack([acked]))[0].ok  # stale: no transition
     await a.nack([nacked], "no", delay=100)
     await a.release([released])
     await a.extend([extended], 60)
@@ -79,7 +79,7 @@ async def test_every_transition_is_counted_once_for_its_queue_and_event(subject:
         for event in await events_of(hf):
             told[QueueRef(event.tenant, event.queue)][event.event] += 1
         assert {ref: Counter(counts) for ref, counts in tallies.items()} == told
-        assert set(told[A]) | set(told[B]) == set(Event)  # none was left out
+        assert set(told[A]) | set(told[B]) == set(Event)  # all events occur
         assert told[A]["enqueued"] == 14
         assert told[A]["succeeded"] == told[A]["extended"] == told[A]["retried"] == 1
         assert told[A]["released"] == 2

@@ -1,4 +1,4 @@
-"""A trace crosses the queue: from the producer's span to the ack, tracing or not."""
+"""A trace continues across a queue, from the producer's span to the ack, with tracing on or off."""
 
 import logging
 import sys
@@ -33,7 +33,7 @@ REQUEST = {b"traceparent": GIVEN.encode(), b"tracestate": b"vendor=x"}
 
 
 class Door:
-    """What a door does around each call."""
+    """Do what a door does around each call."""
 
     def __init__(self, hf: AsyncHoldfast, tracing: Tracing) -> None:
         self._messages = core_of(hf).messages
@@ -103,7 +103,7 @@ async def test_one_trace_leads_from_the_producer_to_the_ack() -> None:
     assert [span.name for span in traced.spans()] == ["enqueue payments", "claim payments", "ack payments"]
     assert [span.kind for span in traced.spans()] == [SpanKind.PRODUCER, SpanKind.CONSUMER, SpanKind.CLIENT]
     assert [parent_id(span) for span in traced.spans()] == [SPAN, ids(enqueued)[1], ids(claimed)[1]]
-    # What the handler reads is the enqueue's context, with the vendor's state behind it.
+    # The handler gets the context of the enqueue's span, with the tracestate of the vendor.
     assert delivery.headers["traceparent"] == f"00-{TRACE}-{ids(enqueued)[1]}-01"
     assert delivery.headers["tracestate"] == "vendor=x"
     for span in (enqueued, claimed, acked):
@@ -175,7 +175,7 @@ async def test_a_verdict_of_an_unknown_message_belongs_to_its_caller() -> None:
     async with memory().open() as hf:
         await Door(hf, traced.tracing).enqueue({}, [Draft(payload=b"")])
         deliveries = await Door(hf, traced.tracing).claim({})
-        # Another server, or this one after a restart.
+        # As another server does, or this one after a restart.
         await Door(hf, fresh.tracing).settle({b"traceparent": WORKER.encode()}, Settle.ACK, deliveries)
     [span] = fresh.spans()
     assert ids(span)[0] == "1" * 32

@@ -1,4 +1,4 @@
-"""Turns for tenants: deficit round robin by weight (SPEC 7.3)."""
+"""Fair turns between tenants: deficit round robin by weight (SPEC 7.3)."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -7,98 +7,103 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# Costs are whole numbers of this unit's parts: a message costs one unit, and so does each 4 KiB.
+# The cost of one message. Each byte costs 1, so 4 KiB of payload cost as much as a message.
 UNIT = 4_096
 
 
 def cost_of(messages: int, size: int) -> int:
+    """Return the cost of a turn that served this number of messages and bytes."""
     return messages * UNIT + size
 
 
 @dataclass(slots=True)
-class _Lane(Generic[T]):
+class _TenantItems(Generic[T]):
+    """The waiting items of one tenant."""
+
     weight: int
-    # Below zero after a turn that cost more than the tenant had saved up.
+    # Negative after a turn that cost more than the tenant had.
     deficit: int = 0
     items: deque[T] = field(default_factory=deque)
 
 
 class FairTurns(Generic[T]):
-    """Items of many tenants, taken so that each tenant with work waiting is served by its weight.
+    """A queue of items of many tenants, served in proportion to the weights of the tenants that have items.
 
-    A turn's cost is known only after it was served: so a tenant is served while its deficit is not negative, pays
-    after, and waits for as many rounds as it overdrew. Who leaves still owes while the others wait: else coming back
-    with one item at a time would be free.
+    The cost of a turn is known only after it. So a tenant is served as long as its deficit is not negative, pays
+    afterwards, and then waits for enough rounds to make up for its debt. A tenant without items keeps its debt while
+    others wait; otherwise a tenant that adds one item at a time would never pay.
     """
 
     def __init__(self, weight_of: Callable[[str], int]) -> None:
         self._weight_of = weight_of
-        self._lanes: OrderedDict[str, _Lane[T]] = OrderedDict()
+        self._tenants: OrderedDict[str, _TenantItems[T]] = OrderedDict()
         self._owed: dict[str, int] = {}
-        # Items waiting; kept, for admission looks at it on every enqueue.
+        # The number of waiting items. An attribute, because admission reads it for every enqueue.
         self.size = 0
 
     def __len__(self) -> int:
         return self.size
 
     def waiting(self, tenant: str) -> int:
-        lane = self._lanes.get(tenant)
-        return 0 if lane is None else len(lane.items)
+        """Return the number of waiting items of a tenant."""
+        tenant_items = self._tenants.get(tenant)
+        return 0 if tenant_items is None else len(tenant_items.items)
 
     def push(self, tenant: str, item: T) -> None:
-        lane = self._lanes.get(tenant)
-        if lane is None:
-            lane = self._lanes[tenant] = _Lane(self._weight_of(tenant), self._owed.pop(tenant, 0))
-        lane.items.append(item)
+        """Add an item behind the other items of its tenant."""
+        tenant_items = self._tenants.get(tenant)
+        if tenant_items is None:
+            tenant_items = self._tenants[tenant] = _TenantItems(self._weight_of(tenant), self._owed.pop(tenant, 0))
+        tenant_items.items.append(item)
         self.size += 1
 
     def pop(self) -> tuple[str, T] | None:
-        """Whose turn it is, and what for; `charge` ends the turn."""
+        """Return the tenant whose turn it is and its next item, or None if nothing waits. Call `charge` afterwards."""
         tenant = self._next_tenant()
         if tenant is None:
             return None
         self.size -= 1
-        return tenant, self._lanes[tenant].items.popleft()
+        return tenant, self._tenants[tenant].items.popleft()
 
     def charge(self, tenant: str, cost: int) -> None:
-        """The tenant pays for its turn and goes behind the others."""
-        lane = self._lanes[tenant]
-        lane.deficit -= cost
-        if lane.items:
-            self._lanes.move_to_end(tenant)
+        """End a turn: charge its cost to the tenant, and put the tenant behind the others."""
+        tenant_items = self._tenants[tenant]
+        tenant_items.deficit -= cost
+        if tenant_items.items:
+            self._tenants.move_to_end(tenant)
         else:
-            self._close_lane(tenant, lane)
+            self._remove_tenant(tenant, tenant_items)
 
-    def leave(self, tenant: str, item: T) -> bool:
-        """Take an item back before its turn; false if it is not there any more."""
-        lane = self._lanes.get(tenant)
-        if lane is None:
+    def remove(self, tenant: str, item: T) -> bool:
+        """Remove an item before its turn; return False if it is no longer there."""
+        tenant_items = self._tenants.get(tenant)
+        if tenant_items is None:
             return False
         try:
-            lane.items.remove(item)
+            tenant_items.items.remove(item)
         except ValueError:
             return False
         self.size -= 1
-        if not lane.items:
-            self._close_lane(tenant, lane)
+        if not tenant_items.items:
+            self._remove_tenant(tenant, tenant_items)
         return True
 
-    def _close_lane(self, tenant: str, lane: _Lane[T]) -> None:
-        del self._lanes[tenant]
-        if not self._lanes:
+    def _remove_tenant(self, tenant: str, tenant_items: _TenantItems[T]) -> None:
+        del self._tenants[tenant]
+        if not self._tenants:
             self._owed.clear()
-        elif lane.deficit < 0:
-            self._owed[tenant] = lane.deficit
+        elif tenant_items.deficit < 0:
+            self._owed[tenant] = tenant_items.deficit
 
     def _next_tenant(self) -> str | None:
-        """The first that is not overdrawn; if all are, let as many rounds pass at once as make one of them even."""
+        """Return the first tenant without debt. If all have one, skip the rounds until the first of them has none."""
         first, fewest = None, 0
-        for tenant, lane in self._lanes.items():
-            if not lane.items:
-                continue  # it is being served
-            if lane.deficit >= 0:
+        for tenant, tenant_items in self._tenants.items():
+            if not tenant_items.items:
+                continue  # its last item is being served
+            if tenant_items.deficit >= 0:
                 return tenant
-            rounds = -(lane.deficit // lane.weight)
+            rounds = -(tenant_items.deficit // tenant_items.weight)
             if first is None or rounds < fewest:
                 first, fewest = tenant, rounds
         if first is not None:
@@ -106,8 +111,8 @@ class FairTurns(Generic[T]):
         return first
 
     def _pass_rounds(self, rounds: int) -> None:
-        for lane in self._lanes.values():
-            lane.deficit += rounds * lane.weight
+        for tenant_items in self._tenants.values():
+            tenant_items.deficit += rounds * tenant_items.weight
         for tenant in list(self._owed):
             self._owed[tenant] += rounds * self._weight_of(tenant)
             if self._owed[tenant] >= 0:

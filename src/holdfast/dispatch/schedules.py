@@ -1,4 +1,4 @@
-"""Fires schedules: at each tick one message, whichever of the servers on a store gets to it."""
+"""Fire schedules: enqueue one message for each tick, on whichever server of the store comes first."""
 
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
@@ -10,33 +10,35 @@ from holdfast.clock import Timer
 from holdfast.model.errors import HoldfastError, Refused, Throttled
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.schedules import Schedule, draft_at, due_tick, skipped
+from holdfast.model.schedules import Schedule, after_skipped, draft_at, due_tick
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import Store
 
 _log = logging.getLogger("holdfast")
 
-# Schedules fired together, so that one sync of the disk serves them; their payloads are in memory meanwhile.
+# The maximum number of schedules that are fired together. One sync of the disk serves them all, but their payloads are
+# in memory meanwhile.
 FIRE_LIMIT = 64
-# Where nobody says that another server has put a schedule: a tick comes this much late, at worst, after it was put.
-_LOOK_MS = 5_000
+# The time between two looks at a store that does not notify of schedules set by other servers. The first tick of such a
+# schedule is late by at most this time.
+_POLL_MS = 5_000
 
-# Holds the tenant to its limits, for as long as the enqueue is under way.
+# Applies the tenant's limits to an enqueue; the context manager is open while the enqueue runs.
 Admit = Callable[[QueueRef, list[Draft]], Awaitable[AbstractContextManager[Any]]]
 
-# A tick that the store could not take: the error, and the schedule's name.
+# A tick that the store could not enqueue: the error, and the name of the schedule.
 _Failure = tuple[Exception, str]
 
 
 class Scheduler:
-    """Sleeps until the store's next tick; the store says when there is an earlier one."""
+    """A background part that fires the schedules of a store. It sleeps until the next tick."""
 
     def __init__(self, store: Store, runtime: Runtime, admit: Admit) -> None:
         self._store = store
         self._runtime = runtime
         self._admit = admit
         self._timer: Timer | None = None
-        # The earliest tick heard of; a timer is set for it unless a pass is under way, which sets it at its end.
+        # The earliest known tick. Its timer is set at once, or at the end of a running pass.
         self._next_at: int | None = None
         self._is_started = False
         self._is_firing = False
@@ -44,32 +46,36 @@ class Scheduler:
         self._is_closed = False
 
     def start(self) -> None:
-        """Not before everything is there that a firing goes through."""
+        """Begin to fire. Call it after all other parts of the server have started, because a tick enqueues."""
         self._is_started = True
         if not self._store.capabilities.pushes_wakeups:
             self.scheduled(self._runtime.clock.now_ms())
         self._set_timer()
 
     def scheduled(self, at_ms: int) -> None:
+        """Take note of a tick at `at_ms`. The store calls it."""
         if self._next_at is None or at_ms < self._next_at:
             self._next_at = at_ms
             self._set_timer()
 
     def close(self) -> None:
+        """Stop firing."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     async def fire_once(self) -> int:
-        """Fire what is due, in one bounded pass; return how many ticks were due. Ticks that the store could not take
-        are tried again after a pause."""
+        """Fire the ticks that are due, at most `FIRE_LIMIT`, and return their number.
+
+        Ticks that failed because of the store are retried after a pause.
+        """
         now_ms = self._runtime.clock.now_ms()
         due, next_at = await self._store.schedules.due(FIRE_LIMIT, now_ms)
         failures: list[_Failure] = []
-        await self._together([self._fire(ref, schedule, now_ms, failures) for ref, schedule in due])
+        await self._run_together([self._fire(ref, schedule, now_ms, failures) for ref, schedule in due])
         if failures:
             self._put_off(*failures[0])
-            # They are due still: what is due is no reason to end the pause.
+            # The failed ticks are still due; they must not end the pause.
             next_at = None if next_at is not None and next_at <= now_ms else next_at
         else:
             self._backoff.succeeded()
@@ -83,7 +89,7 @@ class Scheduler:
         try:
             try:
                 tick = due_tick(schedule, now_ms)
-            except HoldfastError as error:  # its time zone is known no more
+            except HoldfastError as error:  # the time zone is no longer known on this machine
                 await self._skip(ref, schedule, None, error)
                 return
             if tick is None:
@@ -99,28 +105,29 @@ class Scheduler:
             failures.append((error, f"{ref}/{schedule.name}"))
 
     async def _skip(self, ref: QueueRef, schedule: Schedule, next_at: int | None, error: HoldfastError) -> None:
-        """What a tenant may not enqueue now is not enqueued late: its next tick may come sooner than room does."""
-        told = skipped(schedule, next_at, f"{error.code}: {error.message}")
-        if await self._store.schedules.put(ref, schedule, told, self._runtime.clock.now_ms()):
-            _log.warning("a tick of schedule %s of %s enqueued nothing: %s", schedule.name, ref, error.message)
+        """Skip a tick whose message was refused. It is not retried, because the next tick may come before a retry."""
+        skipped = after_skipped(schedule, next_at, f"{error.code}: {error.message}")
+        if await self._store.schedules.put(ref, schedule, skipped, self._runtime.clock.now_ms()):
+            _log.warning("schedule %s of %s skipped a tick: %s", schedule.name, ref, error.message)
 
     def _put_off(self, error: Exception, schedule: str) -> None:
         if not self._is_closed:
             pause_ms = self._backoff.failed(error, schedule=schedule)
             self.scheduled(self._runtime.clock.now_ms() + pause_ms)
 
-    async def _together(self, works: list[Coroutine[Any, Any, None]]) -> None:
+    async def _run_together(self, works: list[Coroutine[Any, Any, None]]) -> None:
+        """Run coroutines concurrently, and wait for all of them."""
         if not works:
             return
-        left, done = len(works), self._runtime.ticket()
+        remaining, done = len(works), self._runtime.ticket()
 
         async def run(work: Coroutine[Any, Any, None]) -> None:
-            nonlocal left
+            nonlocal remaining
             try:
                 await work
             finally:
-                left -= 1
-                if not left and not done.done():
+                remaining -= 1
+                if not remaining and not done.done():
                     done.set_result(None)
 
         for work in works:
@@ -148,7 +155,7 @@ class Scheduler:
             if not self._is_closed:
                 await self.fire_once()
                 if not self._store.capabilities.pushes_wakeups:
-                    self.scheduled(self._runtime.clock.now_ms() + _LOOK_MS)
+                    self.scheduled(self._runtime.clock.now_ms() + _POLL_MS)
         except Exception as error:
             self._put_off(error, "all")
         finally:

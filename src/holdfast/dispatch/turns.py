@@ -1,4 +1,4 @@
-"""The turns of one shard's lines."""
+"""The turns of the queues of one shard."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -10,7 +10,7 @@ from holdfast.runtime import Runtime
 
 
 class ShardTurns:
-    """Serves its lines one after the other, as work of its own: a slow pass delays no other shard's waiters."""
+    """The turns of one shard. They are served one by one in the background, apart from those of other shards."""
 
     def __init__(
         self,
@@ -24,11 +24,12 @@ class ShardTurns:
         self._is_serving = False
         self._backoff = Backoff("dispatch")
 
-    def give_turn(self, line: QueueWaiters) -> None:
-        if line.has_turn:
+    def give_turn(self, waiters: QueueWaiters) -> None:
+        """Serve the waiters of a queue soon, in the fair order of tenants. They have at most one turn at a time."""
+        if waiters.has_turn:
             return
-        line.has_turn = True
-        self._turns.push(line.ref.tenant, line)
+        waiters.has_turn = True
+        self._turns.push(waiters.ref.tenant, waiters)
         if not self._is_serving:
             self._is_serving = True
             self._runtime.spawn(self._serve_turns())
@@ -36,12 +37,12 @@ class ShardTurns:
     async def _serve_turns(self) -> None:
         try:
             while (turn := self._turns.pop()) is not None:
-                tenant, line = turn
+                tenant, waiters = turn
                 try:
-                    cost = await self._serve(line)
+                    cost = await self._serve(waiters)
                 except Exception as error:
-                    # Not the store's refusal, which goes to the waiters: the other lines must have their turns.
-                    self._backoff.failed(error, queue=line.ref)
+                    # This is a bug: `serve` passes the errors of the store to the waiters. Other queues go on.
+                    self._backoff.failed(error, queue=waiters.ref)
                     cost = 1
                 else:
                     self._backoff.succeeded()

@@ -1,4 +1,4 @@
-"""Claims that wait, per queue, first come first served."""
+"""The waiting claims of a queue, in the order in which they came."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -12,36 +12,38 @@ from holdfast.runtime import Ticket
 
 
 class Waiter:
-    """One claim. `is_patient` is false for a claim that takes what the next pass finds, be it nothing.
+    """One waiting claim.
 
-    `is_due_an_answer`: the store is at work for it, or has never been asked for it.
+    Attributes:
+        is_patient: False if the claim takes the result of the next pass, even if that is nothing.
+        awaits_store: True while the store is claiming for it, and until it first has.
     """
 
-    __slots__ = ("ask", "is_due_an_answer", "is_patient", "ticket", "timer")
+    __slots__ = ("awaits_store", "is_patient", "request", "ticket", "timer")
 
-    def __init__(self, ask: ClaimRequest, ticket: Ticket[Any], is_patient: bool) -> None:
-        self.ask = ask
+    def __init__(self, request: ClaimRequest, ticket: Ticket[Any], is_patient: bool) -> None:
+        self.request = request
         self.ticket: Ticket[list[Delivery]] = ticket
         self.is_patient = is_patient
-        self.is_due_an_answer = True
+        self.awaits_store = True
         self.timer: Timer | None = None
 
 
 class QueueWaiters:
-    """The waiters of one queue, and when the next pass over it may find something."""
+    """The waiters of one queue, and the time of the next pass that may find messages for them."""
 
-    __slots__ = ("_unasked", "_waiters", "has_turn", "ref", "timer", "wakes_at")
+    __slots__ = ("_ledger_claims", "_waiters", "has_turn", "ref", "timer", "wakes_at")
 
     def __init__(self, ref: QueueRef) -> None:
         self.ref = ref
-        # A dict for its order: leaving from the middle costs no search.
+        # A dict, used as an ordered set: leaving takes constant time.
         self._waiters: dict[Waiter, None] = {}
-        # Claims in a ledger that no pass has asked for yet. Each is a pass of its own, ahead of the line: it may find
-        # its number open, or be refused, whatever the queue holds for the others.
-        self._unasked: deque[Waiter] = deque()
+        # Claims with a ledger that no pass has served yet. Each gets a pass of its own before the other waiters,
+        # because its result does not depend on ready messages: its number may be open already, or be refused.
+        self._ledger_claims: deque[Waiter] = deque()
         self.timer: Timer | None = None
         self.wakes_at: int | None = None
-        # It stands in the turns, or is being served.
+        # True while the queue waits for its turn.
         self.has_turn = False
 
     def __len__(self) -> int:
@@ -51,29 +53,31 @@ class QueueWaiters:
         return iter(self._waiters)
 
     def join(self, waiter: Waiter) -> None:
+        """Add a waiter behind the others."""
         self._waiters[waiter] = None
-        if waiter.ask.ledger is not None:
-            self._unasked.append(waiter)
+        if waiter.request.ledger is not None:
+            self._ledger_claims.append(waiter)
 
     def leave(self, waiter: Waiter) -> bool:
-        """False if it had left already."""
+        """Remove a waiter; return False if it had left already."""
         return self._waiters.pop(waiter, self) is None
 
-    def first(self, limit: int) -> list[Waiter]:
-        """The waiters one pass serves: as many as ask for `limit` messages in all, at least one."""
-        while self._unasked:
-            waiter = self._unasked.popleft()
+    def next_batch(self, limit: int) -> list[Waiter]:
+        """Return the waiters for one pass: at least one, and no more than want `limit` messages in all."""
+        while self._ledger_claims:
+            waiter = self._ledger_claims.popleft()
             if waiter in self._waiters:
                 return [waiter]
         chosen: list[Waiter] = []
         asked = 0
         for waiter in self._waiters:
-            if chosen and (asked + waiter.ask.limit > limit or waiter.ask.ledger or chosen[0].ask.ledger):
+            if chosen and (asked + waiter.request.limit > limit or waiter.request.ledger or chosen[0].request.ledger):
                 break
             chosen.append(waiter)
-            asked += waiter.ask.limit
+            asked += waiter.request.limit
         return chosen
 
     @property
-    def has_unasked(self) -> bool:
-        return bool(self._unasked)
+    def has_ledger_claims(self) -> bool:
+        """Return whether a claim with a ledger has not been served yet."""
+        return bool(self._ledger_claims)

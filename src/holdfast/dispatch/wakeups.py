@@ -1,4 +1,4 @@
-"""What a store's news leads to."""
+"""The listener of a store: it passes the store's notifications to the parts that act on them."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from holdfast.dispatch.sweeper import Sweeper
 
 
 class Wakeups:
-    """The store's listener: claimable messages wake waiters, deadlines the sweeper, ticks the scheduler."""
+    """The listener of a store. Ready messages wake waiters, deadlines the sweeper, and ticks the scheduler."""
 
     def __init__(
         self,
@@ -19,7 +19,13 @@ class Wakeups:
         reopened: Callable[[], None] | None = None,
         lost: Callable[[str], None] | None = None,
     ) -> None:
-        """Without a scheduler, schedules do not fire. `reopened` and `lost` are called besides the dispatcher."""
+        """Connect the parts.
+
+        Args:
+            scheduler: None if schedules do not fire in this process.
+            reopened: Called after the store has reopened, before waiters and watchers are woken.
+            lost: Called with the reason if the store cannot be used again in this process.
+        """
         self.is_waited_for = dispatcher.is_waited_for
         self.ready = dispatcher.ready
         self.stopped = dispatcher.wake_all
@@ -30,10 +36,11 @@ class Wakeups:
         self.lost = lost or _ignore
 
     def reopened(self) -> None:
+        """Call the function given for it, then wake all waiters and watchers."""
         if self._reopened is not None:
             self._reopened()
         self._dispatcher.reopened()
 
 
-def _ignore(news: object) -> None:
+def _ignore(notification: object) -> None:
     pass

@@ -1,4 +1,4 @@
-"""Those who want to be told that a queue may have something, and claim nothing."""
+"""Watchers of a queue: callbacks that run when it may have messages to claim."""
 
 import logging
 from collections.abc import Callable
@@ -15,12 +15,15 @@ _log = logging.getLogger("holdfast")
 
 Callback = Callable[[], None]
 
-# Takes nothing, and learns when there may be something.
-_LOOK = ClaimRequest(limit=0)
+# A claim of no messages. Its result has the instant of the next message that comes due.
+_PROBE = ClaimRequest(limit=0)
+# The instant of a timer that fires as soon as possible.
 _SOON = 0
 
 
 class _Watched:
+    """A queue with watchers."""
+
     __slots__ = ("backoff", "callbacks", "is_looking", "looks_again", "ref", "timer", "wakes_at")
 
     def __init__(self, ref: QueueRef) -> None:
@@ -34,12 +37,14 @@ class _Watched:
 
 
 class Watchers:
-    """A queue's watchers are called when the store says that something may be claimed, and when the soonest of what is
-    not due yet comes due. News that comes before they were called is one call. While something lies there unclaimed,
-    what else comes due is no news.
+    """The watchers of all queues.
 
-    The store's answer to a claim says nothing of what comes due after the messages it gave, so on a watched queue it is
-    asked once more after such a claim. Nothing else is asked: a queue that nobody touches costs nothing.
+    The watchers of a queue are called when the store notifies that messages may be ready, and when the next delayed
+    message comes due. Several notifications before a call lead to one call. While a ready message is unclaimed, other
+    messages that come due lead to no further call.
+
+    The result of a claim that got messages does not say when the next delayed message comes due. After such a claim on
+    a watched queue the store is therefore asked once more. Otherwise a watch needs no calls of the store.
     """
 
     def __init__(self, store: Store, runtime: Runtime) -> None:
@@ -54,7 +59,7 @@ class Watchers:
         return ref in self._watched
 
     def watch(self, ref: QueueRef, callback: Callback) -> Callback:
-        """Answers how to stop. What is there already when the watch begins is no news."""
+        """Begin a watch, and return a function that ends it. Messages that are ready already lead to no call."""
         watched = self._watched.get(ref)
         if watched is None:
             watched = self._watched[ref] = _Watched(ref)
@@ -68,17 +73,18 @@ class Watchers:
         return unwatch
 
     def ready(self, ref: QueueRef, at_ms: int) -> None:
-        """The store's news, in its own step: nobody is called before that has ended."""
+        """Take note that messages may be ready from `at_ms` on. The callbacks run after the step of the store."""
         watched = self._watched.get(ref)
         if watched is not None:
             self._arm(watched, at_ms)
 
     def wake_all(self) -> None:
+        """Call all watchers soon."""
         for watched in self._watched.values():
             self._arm(watched, _SOON)
 
     def claimed(self, ref: QueueRef, claims: Claims) -> None:
-        """A claim was answered, which the store does not tell of."""
+        """Take note of the result of a claim. The store does not notify of claims."""
         watched = self._watched.get(ref)
         if watched is None:
             return
@@ -88,6 +94,7 @@ class Watchers:
             self._arm(watched, claims.next_at)
 
     def close(self) -> None:
+        """End all watches."""
         for watched in list(self._watched.values()):
             watched.callbacks.clear()
             self._drop(watched)
@@ -100,14 +107,14 @@ class Watchers:
         if watched.timer is not None:
             watched.timer.cancel()
         watched.wakes_at = at_ms
-        watched.timer = self._runtime.call_at(at_ms, lambda: self._ring(watched))
+        watched.timer = self._runtime.call_at(at_ms, lambda: self._notify(watched))
 
-    def _ring(self, watched: _Watched) -> None:
+    def _notify(self, watched: _Watched) -> None:
         watched.timer = watched.wakes_at = None
         for callback in list(watched.callbacks.values()):
             try:
                 callback()
-            except Exception:  # one watcher's fault is not the others'
+            except Exception:  # the other watchers must still be called
                 _log.exception("a watcher's callback failed")
         if watched.callbacks:
             self._look(watched)
@@ -118,14 +125,14 @@ class Watchers:
             self._runtime.spawn(self._look_once(watched))
 
     async def _look_once(self, watched: _Watched) -> None:
-        """Find out when the soonest of what is not due yet comes due."""
-        # Cleared before the store is asked: what changes while it works is worth another look.
+        """Ask the store when the next delayed message comes due, and set a timer for it."""
+        # Cleared before the store is asked, so that a change meanwhile leads to another look.
         watched.is_looking = False
         now_ms = self._runtime.clock.now_ms()
         try:
-            next_at = (await self._store.claim(watched.ref, [_LOOK], now_ms)).next_at
+            next_at = (await self._store.claim(watched.ref, [_PROBE], now_ms)).next_at
         except Refused:
-            return  # the queue is being deleted: nothing comes due
+            return  # the queue is being deleted, so no message comes due
         except Exception as error:
             self._look_again(watched, error)
             return

@@ -1,1 +1,5 @@
-"""The words and rules every other part shares: pure, with no I/O, no clock, no dice and no asyncio."""
+"""The words and rules that all other parts share: messages, leases, policies, requests, responses and errors.
+
+No I/O, no clock, no randomness and no asyncio: each function is given the time and the random numbers it needs.
+Start with `message.py` and `rules/lifecycle.py`.
+"""

@@ -1,4 +1,4 @@
-"""What a queue answers."""
+"""The results of a queue's operations: ids, deliveries, results of verdicts, counts and listings."""
 
 from collections.abc import Iterable
 from typing import Generic, NamedTuple, TypeVar
@@ -17,15 +17,17 @@ T = TypeVar("T")
 
 
 class Enqueued(AboutMessage, frozen=True, kw_only=True, gc=False):
+    """The result of enqueueing one message. For a duplicate, it identifies the first message with the key."""
+
     duplicate: bool = False
 
 
 class Delivery(AboutMessage, frozen=True, kw_only=True, gc=False):
-    """A message in the hands of the caller that claimed it."""
+    """A message as its claim returns it, with the receipt of its lease."""
 
     receipt: Receipt
     payload: bytes
-    # Where the payload is, for a claim that asked to read it bit by bit: `payload` is then empty.
+    # Set for a claim that reads payloads in parts; `payload` is then empty.
     pieces: Pieces | None = None
     content_type: str
     is_json: bool = False
@@ -39,52 +41,55 @@ class Delivery(AboutMessage, frozen=True, kw_only=True, gc=False):
 
     @property
     def bytes(self) -> int:
+        """Return the size of the payload."""
         return len(self.payload) if self.pieces is None else self.pieces.size
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of one verdict. `error` is a code; the other fields are of the message after it."""
+    """The result of one verdict. `error` is a code; the other fields describe the message after the verdict."""
 
     snowflake: int
     ok: bool
     given_correlation_id: str | None = None
-    # False: the message is gone, and its correlation id with it.
+    # False: the message is gone, so its correlation id is unknown.
     is_known: bool = True
     error: str | None = None
     state: State | None = None
     retry_at: int | None = None
     lease_expires_at: int | None = None
-    # Refused as stale, but an earlier try of the same call went unanswered and may have been what settled it.
+    # True: the receipt was stale, but an earlier attempt of the same call got no response and may have settled it.
     is_unsure: bool = False
 
     @property
     def id(self) -> str:
+        """Return the message's id as UUID text."""
         return to_uuid(self.snowflake)
 
     @property
     def correlation_id(self) -> str | None:
+        """Return the message's correlation id; None if the message is gone."""
         return (self.given_correlation_id or self.id) if self.is_known else None
 
     @property
     def is_stale(self) -> bool:
-        """The receipt no longer holds the message: no repetition of the verdict can succeed."""
+        """Return whether the receipt no longer held the message. Sending the verdict again cannot succeed."""
         return self.error == StaleLease.code
 
     @property
     def is_retryable(self) -> bool:
-        """The verdict could not be carried out, but its lease stands: sending it again may succeed."""
+        """Return whether the verdict failed for a passing reason. The lease is still valid: send it again."""
         return self.error is not None and issubclass(ERRORS_BY_CODE.get(self.error, Internal), Unavailable)
 
     def failure(self, **facts: object) -> HoldfastError:
-        """Return the error of a verdict that was not carried out, as the class that its code names."""
+        """Return the error of a verdict that failed. Its class is that of the code."""
         if not self.is_stale:
             kind = ERRORS_BY_CODE.get(self.error or "", Internal)
-            advice = "; the lease still stands, so try again" if self.is_retryable else ""
-            return kind(f"the verdict on {self.id} was not carried out ({self.error}){advice}", id=self.id, **facts)
-        first_try = " (perhaps by the first try of this very call, which went unanswered)" if self.is_unsure else ""
+            advice = "; the lease is still valid, so try again" if self.is_retryable else ""
+            return kind(f"the verdict on {self.id} failed ({self.error}){advice}", id=self.id, **facts)
+        attempt = " (perhaps by the first attempt of this call, which got no response)" if self.is_unsure else ""
         return StaleLease(
-            f"the lease on {self.id} is no longer held by this receipt: it ran out, or the message was settled"
-            f"{first_try}, claimed again or removed",
+            f"this receipt no longer holds the lease on {self.id}: the lease expired, or the message was settled"
+            f"{attempt}, claimed again or removed",
             id=self.id,
             is_unsure=self.is_unsure,
             **facts,
@@ -92,14 +97,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Exchanged(NamedTuple):
-    """What became of the verdicts that rode on a claim, and what the claim took."""
+    """The result of an exchange: the results of its verdicts, and the deliveries of its claim."""
 
     results: list[Result]
     deliveries: list[Delivery]
 
 
 class PayloadPart(NamedTuple):
-    """Some bytes of a payload, of `total` in all."""
+    """A part of a payload that has `total` bytes in all."""
 
     data: bytes
     total: int
@@ -107,7 +112,7 @@ class PayloadPart(NamedTuple):
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """A message looked up: everything but the receipt; the payload where it was asked for."""
+    """A message as a look-up shows it, without its receipt. The payload is there if it was asked for."""
 
     id: str
     snowflake: int
@@ -128,7 +133,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str
     group: str | None
     owner: str | None
-    # When the current lease began: extending it does not change this. None from a server that is older.
+    # The start of the current lease; extending the lease does not change it. Older servers do not send it.
     claimed_at: int | None = None
     settled_at: int | None
     expires_at: int | None
@@ -139,7 +144,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A stored message as inspection reads it. A payload that lies in pieces is left there."""
+    """A stored message. A payload in pieces is not loaded."""
 
     envelope: Envelope
     life: Life
@@ -158,7 +163,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def total(cls, every: Iterable["Counts"]) -> "Counts":
-        """The counts of several queues together."""
+        """Return the sums of the counts of several queues."""
         each = list(every)
         return cls(
             ready=sum(counts.ready for counts in each),
@@ -170,10 +175,13 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def oldest_ready_age_ms(self, now_ms: int) -> int:
+        """Return the age of the oldest ready message; 0 if there is none."""
         return 0 if self.oldest_ready_at is None else max(0, now_ms - self.oldest_ready_at)
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of a queue, its waiting claims and its condition."""
+
     ready: int
     delayed: int
     in_flight: int
@@ -186,45 +194,50 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueSummary(Stats, frozen=True, kw_only=True):
+    """A queue in a listing."""
+
     queue: str
 
 
 class TenantSummary(TenantConfig, frozen=True, kw_only=True):
+    """A tenant in a listing."""
+
     tenant: str
 
 
 class BulkResult(msgspec.Struct, frozen=True):
-    """What a bulk verb did: how many it meant, how many it changed."""
+    """The result of a bulk verb: the number of messages that matched, and of those that it changed."""
 
     matched: int
     changed: int
 
     @property
     def redriven(self) -> int:
+        """Return `changed`, under the name that a redrive has for it."""
         return self.changed
 
 
 class QueueDetail(NamedTuple):
-    """A queue looked up: its counts and its policy."""
+    """A queue as a look-up shows it: its counts and its policy."""
 
     stats: Stats
     policy: QueuePolicy
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """The ETag of a state document after a save; None while there is no document."""
+    """The result of saving state: the ETag of the document, or None if there is no document."""
 
     etag: str | None
 
 
 class Page(list[T], Generic[T]):
-    """One page of a listing; `cursor` asks for the next, None at the end."""
+    """One page of a listing. Give `cursor` to get the next page; it is None on the last one."""
 
     cursor: str | None = None
 
 
 class JournalEvents(list[JournalEvent]):
-    """Journal events in order; `next` is the position after them, to ask for more."""
+    """Journal events in order. `next` is the position after them, from which to read on."""
 
     next: str = ""
 
@@ -235,5 +248,5 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     claimed_at: int
     deliveries: list[Delivery]
-    # Claimed under this number, but their leases are no longer held by it.
+    # The number of messages that were claimed under this number, but whose leases have been lost since.
     lost: int = 0

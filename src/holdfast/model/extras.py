@@ -1,11 +1,11 @@
-"""The extras of the package: which modules each one installs, and the error that names a missing one."""
+"""The extras of the package (`pip install 'holdfast[server]'`), their modules, and the error for a missing one."""
 
 from importlib.util import find_spec
 
 from holdfast.model.errors import InvalidArgument
 
-# The modules of each extra that Holdfast imports. Some come with several extras: `explain_import` names the first, so
-# the small extras stand before the large ones.
+# The modules of each extra that Holdfast imports. Some modules belong to several extras; `explain_import` names the
+# first of them, so the small extras come before the large ones.
 MODULES = {
     "postgres": ("asyncpg",),
     "redis": ("redis",),
@@ -31,16 +31,16 @@ MODULES = {
 
 
 class MissingExtra(InvalidArgument, ImportError):
-    """A part of Holdfast was used whose extra is not installed. Also an ImportError, for an import that fails."""
+    """The use of a part of Holdfast whose extra is not installed. It is also an ImportError, for failed imports."""
 
 
 def require_extra(extra: str, purpose: str, *modules: str, **facts: object) -> None:
-    """Raise MissingExtra unless `modules`, by default every module of the extra, are installed.
+    """Raise `MissingExtra` unless `modules` are installed, by default all modules of the extra.
 
     Args:
         extra: The extra to name, as in `pip install 'holdfast[extra]'`.
         purpose: The subject of the error, such as "a PostgreSQL store".
-        modules: The modules without which `purpose` cannot work, where it can work without some of the extra's.
+        modules: The required modules, if `purpose` does not need all modules of the extra.
         facts: Facts of the error, such as `field`.
     """
     if any(find_spec(each) is None for each in modules or MODULES[extra]):
@@ -48,11 +48,12 @@ def require_extra(extra: str, purpose: str, *modules: str, **facts: object) -> N
 
 
 def has_extra(extra: str) -> bool:
+    """Return whether all modules of the extra are installed."""
     return all(find_spec(each) is not None for each in MODULES[extra])
 
 
 def explain_import(error: ImportError) -> MissingExtra | None:
-    """Return the error that names the extra of a missing module; None if it is not one of an extra."""
+    """Return the error that names the extra of a missing module, or None if no extra has that module."""
     if isinstance(error, MissingExtra):
         return error
     name = (error.name or "").partition(".")[0]
@@ -63,4 +64,5 @@ def explain_import(error: ImportError) -> MissingExtra | None:
 
 
 def install_command(extra: str) -> str:
+    """Return the shell command that installs an extra."""
     return f"pip install 'holdfast[{extra}]'"

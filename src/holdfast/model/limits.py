@@ -1,4 +1,4 @@
-"""Token buckets: rates with bursts, as arithmetic over a given now (SPEC 8.7)."""
+"""Token buckets, which enforce rates with bursts (SPEC 8.7). Each function is given the time."""
 
 import math
 from typing import Literal, NamedTuple
@@ -9,21 +9,21 @@ from holdfast.model.policy import Limits, QueuePolicy
 
 Kind = Literal["read", "write"]
 
-# A rate of 0 closes the bucket. No wait would be long enough, so the caller is asked to look again after this one.
+# A rate of 0 closes the bucket. No wait is long enough then, so the caller is told to retry after this one.
 CLOSED_MS = 60_000
 
-# A server that shares a bucket takes at most what comes in within this time beyond what it needs.
+# A server that shares a bucket reserves at most the tokens that this time adds, beyond those it needs at once.
 BLOCK_MS = 100
 IDLE_MS = 60_000
 
-# Tokens are floats: what is short by less than this part of a bucket is rounding, not a shortage.
+# Tokens are floats. A shortage below this fraction of a bucket is a rounding error.
 ROUNDING = 1e-9
 
 
 class Charge(NamedTuple):
-    """So many tokens of one limit of a tenant (its name) or of a queue."""
+    """A number of tokens to take from the bucket of one limit. The owner is a tenant (its name) or a queue."""
 
-    whose: str | QueueRef
+    owner: str | QueueRef
     limit: str
     per_s: float
     capacity: float
@@ -31,17 +31,17 @@ class Charge(NamedTuple):
 
 
 class Shortage(NamedTuple):
-    """A charge that cannot be paid before `wait_ms` have passed."""
+    """A charge for which the bucket has enough tokens only after `wait_ms`."""
 
     charge: Charge
     wait_ms: int
 
 
 class TokenBucket:
-    """Fills at `per_s` up to `capacity`. Whoever takes more than there is leaves a debt, which is filled up first.
+    """A bucket of tokens that fills at `per_s` up to `capacity`. Its level may be negative, which is a debt.
 
-    A call larger than the capacity is let in when the bucket is full: else it never would be, and by the debt it leaves
-    the rate is kept all the same.
+    A call that needs more than the capacity is admitted when the bucket is full; otherwise it never could be. It leaves
+    a debt, so the rate holds on average all the same.
     """
 
     __slots__ = ("_at_ms", "_capacity", "_level", "_per_s")
@@ -53,7 +53,7 @@ class TokenBucket:
         self._at_ms = now_ms
 
     def shortage_ms(self, amount: int, now_ms: int) -> int:
-        """How long until `amount` can be taken; 0: now."""
+        """Return the milliseconds until `amount` can be taken; 0 if it can be taken now."""
         self._fill(now_ms)
         missing = (min(amount, self._capacity) if self._capacity else amount) - self._level
         if missing <= self._rounding:
@@ -63,16 +63,17 @@ class TokenBucket:
         return max(1, math.ceil(min((missing - self._rounding) / self._per_s * 1_000, MAX_MS)))
 
     def take(self, amount: int, now_ms: int) -> None:
-        """Whether or not there is enough."""
+        """Take `amount` tokens, even if that leaves a debt."""
         self._fill(now_ms)
         self._level -= amount
 
     def give_back(self, amount: int, now_ms: int) -> None:
+        """Return `amount` tokens that were taken but not used."""
         self._fill(now_ms)
         self._level = min(self._capacity, self._level + amount)
 
     def change(self, per_s: float, capacity: float, now_ms: int) -> None:
-        """Another rate from now on. What was used stays used: setting a limit again is no way to fill it."""
+        """Set another rate and capacity. The level stays, so that setting a limit anew does not fill the bucket."""
         if (per_s, capacity) == (self._per_s, self._capacity):
             return
         self._fill(now_ms)
@@ -80,7 +81,7 @@ class TokenBucket:
         self._level = min(self._level, capacity)
 
     def is_full(self, now_ms: int) -> bool:
-        """As good as a new one."""
+        """Return whether the bucket is full, so that it could be replaced by a new one."""
         self._fill(now_ms)
         return self._level >= self._capacity - self._rounding
 
@@ -89,18 +90,18 @@ class TokenBucket:
         return ROUNDING * max(1.0, self._capacity)
 
     def _fill(self, now_ms: int) -> None:
-        # A clock that stepped back fills nothing, and what it counts a second time fills nothing either.
+        # A clock that stepped back adds no tokens, neither then nor until it reaches the latest time again.
         if now_ms > self._at_ms:
             self._level = min(self._capacity, self._level + (now_ms - self._at_ms) * self._per_s / 1_000)
             self._at_ms = now_ms
 
 
 class Allowance:
-    """What one server has taken of a bucket that it shares, and has not used: it admits by that without asking.
+    """Tokens of a shared bucket that one server has reserved, so that it can admit calls without asking for each.
 
-    A server that has to ask again within `BLOCK_MS` takes more each time, twice as much and up to what the rate gives
-    in that time; one that asks now and then takes what it needs. So a busy server asks a few times in `BLOCK_MS`, and
-    all that the servers hold beyond the bucket is at most such a block each.
+    A server that asks again within `BLOCK_MS` doubles its reserve each time, up to the tokens that the rate adds in
+    `BLOCK_MS`. A server that asks more rarely reserves nothing. A busy server thus asks a few times in `BLOCK_MS`, and
+    each server holds at most one such block beyond the bucket.
     """
 
     __slots__ = ("_asked_at", "_block", "per_s", "tokens")
@@ -112,13 +113,13 @@ class Allowance:
         self._asked_at: int | None = None
 
     def drain(self, amount: int) -> int:
-        """Pay of it what it covers; the rest."""
+        """Take up to `amount` tokens, and return the part that they do not cover."""
         paid = min(amount, self.tokens)
         self.tokens -= paid
         return amount - paid
 
     def block(self, now_ms: int) -> int:
-        """How much to take beyond what is needed, now that the bucket is asked."""
+        """Return the number of tokens to reserve beyond those needed, when the shared bucket is asked at `now_ms`."""
         is_busy = self._asked_at is not None and now_ms - self._asked_at < BLOCK_MS
         most = int(self.per_s * BLOCK_MS / 1_000)
         self._block = min(most, max(1, 2 * self._block)) if is_busy else 0
@@ -126,23 +127,23 @@ class Allowance:
         return max(0, self._block - self.tokens)
 
     def is_idle(self, now_ms: int) -> bool:
-        """Nobody has asked for a while: what it holds is a block at most, and may be forgotten."""
+        """Return whether it was not used for a while. It then holds at most one block, which may be dropped."""
         return self._asked_at is None or now_ms - self._asked_at > IDLE_MS
 
 
 def share_of(charge: Charge, servers: int) -> Charge:
-    """The charge as one of so many servers takes it that cannot ask the others."""
+    """Return the charge against one server's share of a bucket, when the servers cannot reach the shared one."""
     capacity = max(1.0, charge.capacity / servers) if charge.capacity else 0.0
     return charge._replace(per_s=charge.per_s / servers, capacity=capacity)
 
 
 def capacity_of(per_s: float, burst_s: float) -> float:
-    """What may be taken at once: at least one operation, unless the limit is 0."""
+    """Return the capacity of a bucket in tokens: at least one operation, unless the rate is 0."""
     return max(1.0, per_s * burst_s) if per_s else 0.0
 
 
-def charges_of(limits: Limits, whose: str | QueueRef, kind: Kind, operations: int, size: int) -> list[Charge]:
-    """What a call of so many operations and bytes costs under these limits."""
+def charges_of(limits: Limits, owner: str | QueueRef, kind: Kind, operations: int, size: int) -> list[Charge]:
+    """Return the charges of a call with this number of operations and bytes, one for each limit that is set."""
     if kind == "write":
         ops_per_s, bytes_per_s = limits.write_ops_per_s, limits.write_bytes_per_s
     else:
@@ -150,14 +151,15 @@ def charges_of(limits: Limits, whose: str | QueueRef, kind: Kind, operations: in
     charges = []
     if ops_per_s is not None:
         capacity = capacity_of(ops_per_s, limits.burst_s)
-        charges.append(Charge(whose, f"{kind}_ops_per_s", ops_per_s, capacity, operations))
+        charges.append(Charge(owner, f"{kind}_ops_per_s", ops_per_s, capacity, operations))
     if bytes_per_s is not None:
         capacity = capacity_of(bytes_per_s, limits.burst_s)
-        charges.append(Charge(whose, f"{kind}_bytes_per_s", bytes_per_s, capacity, size))
+        charges.append(Charge(owner, f"{kind}_bytes_per_s", bytes_per_s, capacity, size))
     return charges
 
 
 def has_rates(limits: Limits) -> bool:
+    """Return whether any rate is limited."""
     return not (
         limits.write_ops_per_s is None
         and limits.write_bytes_per_s is None
@@ -167,5 +169,5 @@ def has_rates(limits: Limits) -> bool:
 
 
 def is_limited(policy: QueuePolicy) -> bool:
-    """Whether admission has anything to look at on such a queue."""
+    """Return whether a queue with this policy has any limit that admission must check."""
     return policy.max_claims is not None or policy.max_enqueues is not None or has_rates(policy.limits)

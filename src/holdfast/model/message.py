@@ -1,4 +1,4 @@
-"""A message: as a caller gives it, as a store keeps it, and what proves a lease on it."""
+"""Messages: the form in which callers give them, the form in which stores keep them, and receipts of leases."""
 
 import binascii
 import struct
@@ -21,12 +21,14 @@ MAX_BATCH = 10_000
 MAX_HEADERS_BYTES = 64 << 10
 MAX_ERROR = 4_096
 MAX_RETRIES = 1_000_000
-# Of a payload that is read part by part: what of it is in memory at a time.
+# The largest part, in bytes, of a payload that is read in parts. It bounds the memory that each reader needs.
 MAX_PART = 4 << 20
 
 
 class State(StrEnum):
-    # The text's own: Enum's is written in Python, and these are keys on the hot path.
+    """The four states of a message."""
+
+    # `Enum.__hash__` is written in Python. The members are dictionary keys on the hot path, where `str`'s is faster.
     __hash__ = str.__hash__
 
     READY = "ready"
@@ -36,9 +38,9 @@ class State(StrEnum):
 
 
 class Receipt(NamedTuple):
-    """What proves a lease: the message, the lease's secret, and the fencing version.
+    """The proof of a lease: the id of the message, the secret token of the lease, and the fencing version.
 
-    As text: base64url of id 16 | token 16 | version 8.
+    As text it is the base64url of the id (16 bytes), the token (16) and the version (8).
     """
 
     id: int
@@ -51,6 +53,7 @@ class Receipt(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> Self:
+        """Return the receipt of a text, or raise `InvalidArgument`. A receipt is returned as it is."""
         if isinstance(text, cls):
             return text
         if isinstance(text, str) and len(text) == _RECEIPT_LENGTH:
@@ -59,24 +62,30 @@ class Receipt(NamedTuple):
                 id16, token, version = _RECEIPT.unpack(raw)
                 return cls(ids.from_bytes(id16), token, version)
             except (binascii.Error, UnicodeEncodeError, struct.error, InvalidArgument):
-                pass  # the one message below serves every way of not being a receipt
-        raise InvalidArgument(f"{str(text)[:80]!r} is not a receipt: give the one that the claim answered")
+                pass  # the error below is raised for all of them
+        raise InvalidArgument(f"{str(text)[:80]!r} is not a receipt: give the one that the claim returned")
 
 
 def is_receipt(text: str) -> bool:
-    """Whether a text has the form of a receipt, and not that of an id."""
+    """Return whether a text has the length of a receipt; an id is shorter."""
     return len(text) == _RECEIPT_LENGTH
 
 
 _RECEIPT = struct.Struct(">16s16sQ")
 _RECEIPT_LENGTH = 54
-# `base64` would do the same by more calls and a table made anew, and there is a receipt for each delivery and verdict.
+# `base64.urlsafe_b64encode` makes its table anew in each call. Each delivery and each verdict has a receipt, so the
+# translation is done here with constant tables.
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 
 
 class NewMessage:
-    """A payload to enqueue with its own options, for calls that enqueue several."""
+    """A payload with options of its own, for a call that enqueues several messages.
+
+    The options are those of `Queue.enqueue`; an option that is given here overrides that of the call.
+
+        queue.enqueue([NewMessage({"n": 1}, key="a"), NewMessage({"n": 2}, key="b", priority=1)])
+    """
 
     __slots__ = ("options", "payload")
 
@@ -116,10 +125,10 @@ class NewMessage:
 
 
 class Pieces(msgspec.Struct, frozen=True, gc=False):
-    """A payload that its store keeps in pieces, apart from the message: where, how many bytes, and their CRC-32.
+    """A payload that the store keeps in pieces, apart from its message: the blob id, the size in bytes, the CRC-32.
 
-    The store gives the place, once and for all: no other payload is ever kept there, but for one that an operator puts
-    in its stead.
+    The store chooses the blob id (`place`) and never uses it for another payload, unless an operator replaces the
+    payload of the message.
     """
 
     place: int
@@ -128,7 +137,7 @@ class Pieces(msgspec.Struct, frozen=True, gc=False):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message to enqueue, checked: `check_draft` has seen it."""
+    """A message to enqueue. `check_draft` checks its fields."""
 
     payload: bytes
     content_type: str = BYTES
@@ -141,67 +150,73 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     group: str | None = None
     correlation_id: str | None = None
     max_retries: int | None = None
-    # Given as JSON, and to be answered as JSON, whatever its content type says. None: it says.
+    # True: the payload was given as JSON and is returned as JSON. None: the content type decides.
     is_json: bool | None = None
-    # The store has the payload already, as `Store.stage` took it; `payload` is then empty. It is
-    # the last field, for no caller may set it: wires write the others.
+    # Set if `Store.stage` has stored the payload already; `payload` is then empty. It is the last field because no
+    # caller may set it: protocols write the fields before it.
     pieces: Pieces | None = None
 
     @property
     def payload_bytes(self) -> int:
+        """Return the size of the payload."""
         return len(self.payload) if self.pieces is None else self.pieces.size
 
     @property
     def bytes(self) -> int:
+        """Return the size of the payload and the headers."""
         size = len(self.payload) if self.pieces is None else self.pieces.size
         return size + headers_bytes(self.headers) if self.headers else size
 
 
 class AboutMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Something said of one message. The texts are made when they are read: most are not."""
+    """The identity of a message, for structs about one message. The texts are made when read, because few are."""
 
     snowflake: int
-    # None: minted, which is the id's own text.
+    # None: the correlation id is the message's id.
     given_correlation_id: str | None = None
 
     @property
     def id(self) -> str:
+        """Return the id as UUID text."""
         return ids.to_uuid(self.snowflake)
 
     @property
     def correlation_id(self) -> str:
+        """Return the correlation id that was given, or else the id."""
         return self.given_correlation_id or ids.to_uuid(self.snowflake)
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What of a stored message never changes (but for its payload, when an operator edits it)."""
+    """The part of a stored message that never changes, except that an operator may replace the payload."""
 
     id: int
     enqueued_at: int
     payload: bytes
-    # Where the payload is, if it is not here: `payload` is then empty.
+    # Set if the payload is stored apart; `payload` is then empty.
     pieces: Pieces | None = None
     content_type: str = BYTES
     headers: dict[str, str] = {}
     ttl_ms: int | None = None
     group: str | None = None
-    # None: minted, which is the id's own text; so a caller that gives none costs no bytes.
+    # None: the correlation id is the message's id. It is not stored then, which saves the bytes.
     given_correlation_id: str | None = None
     max_retries: int | None = None
     is_json: bool = False
 
     @property
     def bytes(self) -> int:
+        """Return the size of the payload and the headers."""
         size = len(self.payload) if self.pieces is None else self.pieces.size
         return size + headers_bytes(self.headers) if self.headers else size
 
     @property
     def correlation_id(self) -> str:
+        """Return the correlation id that was given, or else the id."""
         return self.given_correlation_id or ids.to_uuid(self.id)
 
 
-def seal(draft: Draft, id: int, now_ms: int) -> Envelope:
-    """A draft that has become a message."""
+def make_envelope(draft: Draft, id: int, now_ms: int) -> Envelope:
+    """Return the envelope of a new message."""
     return Envelope(
         id=id,
         enqueued_at=now_ms,
@@ -218,11 +233,12 @@ def seal(draft: Draft, id: int, now_ms: int) -> Envelope:
 
 
 def headers_bytes(headers: Mapping[str, str]) -> int:
+    """Return the size of all names and values in UTF-8."""
     return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items()) if headers else 0
 
 
 def check_draft(draft: Draft, max_payload: int) -> None:
-    """Refuse what no queue can hold, naming the field."""
+    """Raise `InvalidArgument`, which names the field, or `PayloadTooLarge` for a draft that no queue can hold."""
     if (len(draft.payload) if draft.pieces is None else draft.pieces.size) > max_payload:
         check_size("payload", draft.payload_bytes, max_payload)
     if draft.headers:
@@ -248,17 +264,18 @@ def check_draft(draft: Draft, max_payload: int) -> None:
 
 
 def check_drafts(drafts: Sequence[Draft], max_payload: int) -> None:
-    """Refuse a call with more messages than one may enqueue, or with one that no queue can hold."""
+    """Raise `InvalidArgument` for a call with more than `MAX_BATCH` messages, and check each draft."""
     if len(drafts) > MAX_BATCH:
         raise InvalidArgument(f"a call enqueues at most {MAX_BATCH} messages, not {len(drafts)}", field="messages")
     for draft in drafts:
         check_draft(draft, max_payload)
 
 
-def check_size(what: str, size: int, max_payload: int) -> None:
+def check_size(name: str, size: int, max_payload: int) -> None:
+    """Raise `PayloadTooLarge` if `size` is above the limit. `name` is the noun to show in the error."""
     if size > max_payload:
         raise PayloadTooLarge(
-            f"the {what} has {size} bytes, the limit is {max_payload}: send less, or raise max_payload",
+            f"the {name} has {size} bytes, the limit is {max_payload}: send less, or raise max_payload",
             bytes=size,
             limit=max_payload,
         )
@@ -276,7 +293,10 @@ def _check_headers(headers: object) -> None:
 
 
 def normalise_correlation_id(value: object) -> str | None:
-    """Trimmed, 1-128 visible ASCII characters; anything else is None, and one is minted (SPEC 1.5)."""
+    """Return a correlation id without the spaces around it; None if it is not 1-128 visible ASCII characters.
+
+    After None the message's id is used instead (SPEC 1.5).
+    """
     if not isinstance(value, str):
         return None
     trimmed = value.strip()

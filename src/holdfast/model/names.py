@@ -1,4 +1,4 @@
-"""Names of tenants and queues: parsed once at the edge, trusted after."""
+"""Names of tenants and queues. They are checked once, where a request comes in, and trusted from there on."""
 
 import re
 from typing import NamedTuple
@@ -11,7 +11,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 class QueueRef(NamedTuple):
-    """Whose queue, and which."""
+    """The tenant and the name of a queue."""
 
     tenant: str = DEFAULT
     queue: str = DEFAULT
@@ -21,9 +21,9 @@ class QueueRef(NamedTuple):
 
 
 def parse_name(kind: str, value: object) -> str:
-    """The name itself, or `InvalidName`. `kind` says in the error which name it was.
+    """Return the name, or raise `InvalidName`. `kind` is the kind of name to show in the error.
 
-    The error shows the name by `repr` and cut short: a hostile name must not write a log line of its own.
+    The error shows a shortened `repr` of the name, so that a hostile name cannot forge a line of the log.
     """
     if isinstance(value, str) and _NAME.fullmatch(value):
         return str(plain(value))
@@ -35,4 +35,5 @@ def parse_name(kind: str, value: object) -> str:
 
 
 def parse_ref(tenant: object = DEFAULT, queue: object = DEFAULT) -> QueueRef:
+    """Return the reference to a queue, or raise `InvalidName`."""
     return QueueRef(parse_name("tenant", tenant), parse_name("queue", queue))

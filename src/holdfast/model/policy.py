@@ -1,4 +1,4 @@
-"""What a queue and a tenant are configured to do, with the defaults of SPEC 2 and 3."""
+"""The configuration of queues and tenants, with the defaults of SPEC 2 and 3."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -15,12 +15,17 @@ _DAY_MS = 24 * _HOUR_MS
 
 
 class OnTtl(StrEnum):
+    """The fate of a message whose TTL has ended."""
+
     DEAD_LETTER = "dead_letter"
     DROP = "drop"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rates; None is unlimited."""
+    """Rates of operations and bytes; None is unlimited.
+
+    `burst_s` is the time over which an unused rate adds up: `burst_s` times the rate may be used at once.
+    """
 
     write_ops_per_s: float | None = None
     write_bytes_per_s: float | None = None
@@ -30,7 +35,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How one queue treats its messages."""
+    """The policy of one queue: leases, retries, TTL, idempotency and limits."""
 
     lease_ms: int = 5_000
     max_lease_ms: int = 12 * _HOUR_MS
@@ -47,7 +52,7 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a tenant may keep; None is unlimited."""
+    """The most that a tenant may store; None is unlimited."""
 
     max_messages: int | None = None
     max_bytes: int | None = None
@@ -56,17 +61,19 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     default_ttl_ms: int | None = None
 
     @property
-    def limit_messages(self) -> bool:
-        """A new message may be refused: for its size, or for those that the tenant keeps already."""
-        return self.max_message_bytes is not None or self.are_counted
+    def limits_messages(self) -> bool:
+        """Return whether a new message may be refused, for its size or for the tenant's totals."""
+        return self.max_message_bytes is not None or self.limits_totals
 
     @property
-    def are_counted(self) -> bool:
-        """What the tenant keeps must be known before it may keep more."""
+    def limits_totals(self) -> bool:
+        """Return whether the tenant's totals must be known before a message may be added."""
         return self.max_messages is not None or self.max_bytes is not None
 
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The configuration of one tenant. `weight` is its share of the server when several tenants are waiting."""
+
     weight: int = 1
     limits: Limits = Limits()
     quotas: Quotas = Quotas()
@@ -75,14 +82,14 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 _Config = TypeVar("_Config", bound=msgspec.Struct)
 
-# Fields whose smallest sensible value is not 0.
+# Fields for which 0 makes no sense; their smallest value is 1.
 _AT_LEAST_ONE = frozenset({"lease_ms", "max_lease_ms", "ttl_ms", "default_ttl_ms", "weight", "journal_retention_ms"})
 
 
 def merge(config: _Config, changes: Mapping[str, Any]) -> _Config:
-    """`config` with `changes`: what is given changes, the rest stays, inside nested documents too.
+    """Return `config` with the given fields changed. The other fields stay, in nested documents too.
 
-    An unknown field, a wrong type or a number out of range is refused by its name.
+    Raise `InvalidArgument`, which names the field, for an unknown field, a wrong type or a number out of range.
     """
     merged = msgspec.to_builtins(config)
     _merge_into(merged, changes, msgspec.to_builtins(type(config)()), "")

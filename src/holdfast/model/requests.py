@@ -1,4 +1,4 @@
-"""What is asked of a queue, checked: claims, verdicts, filters and operators' changes."""
+"""Requests to a queue and their checks: claims, verdicts, filters and the bulk verbs of operators."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -18,7 +18,7 @@ from holdfast.model.rules.lifecycle import Life
 # Bulk verbs work in atomic steps of this many messages (SPEC 3.8).
 STEP = 1_000
 
-# The name that listings give to messages that are ready, but not yet due.
+# The state that listings accept for messages that are ready, but not yet due.
 DELAYED = "delayed"
 
 
@@ -30,12 +30,14 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: str | None = None
     with_state: bool = False
     ledger: tuple[str, int] | None = None
-    # Payloads that lie in pieces are left there: the caller reads them bit by bit.
+    # True: payloads in pieces are not loaded, because the caller reads them in parts.
     streams: bool = False
 
 
 class Settle(StrEnum):
-    # The text's own, as for `State`: these are keys on the hot path too.
+    """The kinds of verdicts."""
+
+    # `str`'s is faster than `Enum`'s, as in `State`: the members are dictionary keys on the hot path.
     __hash__ = str.__hash__
 
     ACK = "ack"
@@ -43,12 +45,12 @@ class Settle(StrEnum):
     RELEASE = "release"
     EXTEND = "extend"
     REMOVE = "remove"
-    # A claim whose caller left before it was told.
+    # Undoes a claim whose caller left before the delivery was sent to it.
     UNSEND = "unsend"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the holder of a lease says of its message."""
+    """The decision of a lease's holder about its message."""
 
     settle: Settle
     receipt: Receipt
@@ -56,18 +58,20 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     delay_ms: int | None = None
     defer: bool = False
     final: bool = False
-    # For a final nack: the caller's own retries are used up, and the dead letter says so.
+    # For a final nack: the caller's own retries are used up, so the dead letter's reason is "retries".
     exhausted: bool = False
     lease_ms: int | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress that a handler reports for its message."""
+
     percent: float
     text: str = ""
 
 
 class StateDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A message's JSON state. `document` is its JSON text; before the first save it and `etag` are None."""
+    """The JSON state of a message. `document` is JSON text; it and `etag` are None before the first save."""
 
     document: bytes | None = None
     etag: str | None = None
@@ -78,7 +82,7 @@ NO_STATE = StateDocument()
 
 
 class StateChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Save `document` if the stored ETag is `etag`; or set `progress`, which leaves the document alone."""
+    """A change of a message's state: `document`, saved only if the stored ETag is `etag`, or else `progress`."""
 
     document: bytes | None = None
     etag: str | None = None
@@ -86,20 +90,21 @@ class StateChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages an operator means; every field that is given must match."""
+    """A filter of messages. A message matches if it matches every field that is given."""
 
     ids: frozenset[int] | None = None
     error_contains: str | None = None
     older_than_ms: int | None = None
     headers: dict[str, str] = {}
     priority: int | None = None
-    # Only messages in flight match these: held by this owner, and claimed at least this long ago.
+    # These match only messages in flight: claimed by this owner, and claimed at least this long ago.
     owner: str | None = None
     held_for_ms: int | None = None
-    # True: ready, but not yet due. False: every other message.
+    # True: messages that are ready, but not yet due. False: all other messages.
     delayed: bool | None = None
 
     def matches(self, envelope: Envelope, life: Life, now_ms: int) -> bool:
+        """Return whether a stored message matches."""
         lease = life.lease
         return (
             (self.ids is None or envelope.id in self.ids)
@@ -117,28 +122,34 @@ EVERYTHING = Filter()
 
 
 class Purge(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A bulk verb: remove all messages in one state."""
+
     state: State = State.READY
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Remove what is Ready and matches."""
+    """A bulk verb: remove the matching messages that are ready."""
 
 
 class Remove(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Remove what matches in any state, in flight too: its receipts go stale."""
+    """A bulk verb: remove the matching messages in any state. The receipts of those in flight become stale."""
 
 
 class Reprioritise(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A bulk verb: give the matching messages another priority."""
+
     priority: int
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A bulk verb: move the matching messages in one state to another queue."""
+
     to: QueueRef
     state: State = State.READY
 
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True):
-    """Edit-then-retry: the one message meant gets this payload."""
+    """A new payload for one failed message, set before it is redriven."""
 
     id: int
     payload: bytes
@@ -146,6 +157,8 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redrive(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A bulk verb: make the matching failed messages ready again."""
+
     edit: Edit | None = None
 
 
@@ -153,7 +166,7 @@ Verb = Purge | Cancel | Remove | Reprioritise | Move | Redrive
 
 
 def states_of(verb: Verb) -> frozenset[State]:
-    """The states in which a message can be meant by the verb."""
+    """Return the states of the messages to which the verb applies."""
     match verb:
         case Purge(state=state) | Move(state=state):
             return frozenset({state})
@@ -166,14 +179,17 @@ def states_of(verb: Verb) -> frozenset[State]:
 
 
 def make_filter(given: "Filter | Mapping[str, Any] | None") -> Filter:
-    """A filter from its document form; an unknown or wrong field is refused by name."""
+    """Return the filter of a JSON document; None gives the filter that matches everything.
+
+    Raise `InvalidArgument`, which names the field, for an unknown field or a wrong value.
+    """
     if given is None:
         return EVERYTHING
     if isinstance(given, Filter):
         headers = {plain(name): plain(value) for name, value in given.headers.items()}
         return replace(given, error_contains=plain(given.error_contains), headers=headers, owner=plain(given.owner))
     if not isinstance(given, Mapping):
-        raise InvalidArgument("a filter is a document of fields", field="filter")
+        raise InvalidArgument("a filter must be a document of fields", field="filter")
     known = set(Filter.__struct_fields__)
     for name in given:
         if name not in known:
@@ -200,53 +216,61 @@ def make_filter(given: "Filter | Mapping[str, Any] | None") -> Filter:
 
 
 def parse_state(text: str) -> State:
+    """Return the state of this name, or raise `InvalidArgument`."""
     try:
         return State(text)
     except ValueError:
-        raise _not_a_state(text, list(State)) from None
+        raise _invalid_state(text, list(State)) from None
 
 
-def parse_listing(state: str | None, which: Filter) -> tuple[State | None, Filter]:
-    """Return the state and the filter of a listing. `delayed` is no state: it is ready, at a later instant."""
+def parse_listing(state: str | None, where: Filter) -> tuple[State | None, Filter]:
+    """Return the state and the filter of a listing.
+
+    `delayed` is not a state of its own: it means ready messages that are due later.
+    """
     if state is None:
-        return None, which
+        return None, where
     if state != DELAYED:
         try:
-            return State(state), which
+            return State(state), where
         except ValueError:
-            raise _not_a_state(state, [*State, DELAYED]) from None
-    if which.delayed is False:
+            raise _invalid_state(state, [*State, DELAYED]) from None
+    if where.delayed is False:
         raise InvalidArgument("state delayed and filter.delayed false exclude each other", field="filter.delayed")
-    return State.READY, replace(which, delayed=True)
+    return State.READY, replace(where, delayed=True)
 
 
-def _not_a_state(given: object, known: list[str]) -> InvalidArgument:
-    return InvalidArgument(f"{str(given)[:80]!r} is not a state: give {', '.join(known)}", field="state")
+def _invalid_state(given: object, known: list[str]) -> InvalidArgument:
+    return InvalidArgument(f"{str(given)[:80]!r} is not a state: give one of {', '.join(known)}", field="state")
 
 
 def parse_ids(given: object) -> list[int]:
+    """Return the ids of a list in either spelling, or raise `InvalidArgument`."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise InvalidArgument("ids must be a list of message ids", field="ids")
     return [parse_id(value) for value in given]
 
 
-def check_claim_request(ask: ClaimRequest) -> ClaimRequest:
-    check_integer("limit", ask.limit, 1, MAX_BATCH)
-    if ask.lease_ms is not None:
-        check_integer("lease", ask.lease_ms, 1, MAX_MS)
-    if ask.owner is not None:
-        check_text("owner", ask.owner)
-    if ask.ledger is not None:
-        check_ledger(*ask.ledger)
-    return ask
+def check_claim_request(request: ClaimRequest) -> ClaimRequest:
+    """Return the request, or raise `InvalidArgument`, which names the field."""
+    check_integer("limit", request.limit, 1, MAX_BATCH)
+    if request.lease_ms is not None:
+        check_integer("lease", request.lease_ms, 1, MAX_MS)
+    if request.owner is not None:
+        check_text("owner", request.owner)
+    if request.ledger is not None:
+        check_ledger(*request.ledger)
+    return request
 
 
 def check_ledger(consumer: object, number: object) -> None:
+    """Raise `InvalidArgument` unless both can name a claim of a ledger."""
     check_text("ledger consumer", consumer)
     check_integer("ledger number", number, 0, MAX_MS)
 
 
 def check_verdict(verdict: Verdict) -> Verdict:
+    """Return the verdict, or raise `InvalidArgument`, which names the field."""
     if verdict.settle is Settle.ACK:
         return verdict
     if verdict.delay_ms is not None:
@@ -258,14 +282,14 @@ def check_verdict(verdict: Verdict) -> Verdict:
             raise InvalidArgument("error must be text", field="error")
         check_encodable("error", verdict.error)
     if verdict.defer and verdict.final:
-        raise InvalidArgument("a nack is deferred or final, not both", field="final")
+        raise InvalidArgument("a nack is either deferred or final, not both", field="final")
     if verdict.exhausted and not verdict.final:
         raise InvalidArgument("only a final nack can be exhausted: give final too", field="exhausted")
     return verdict
 
 
 def check_verdicts(verdicts: Sequence[Verdict], field: str = "receipts") -> None:
-    """Refuse a call with more verdicts than one may settle, or with one that is malformed."""
+    """Raise `InvalidArgument` for a call with more than `MAX_BATCH` verdicts, and check each verdict."""
     if len(verdicts) > MAX_BATCH:
         raise InvalidArgument(f"a call settles at most {MAX_BATCH} messages, not {len(verdicts)}", field=field)
     for verdict in verdicts:
@@ -273,6 +297,7 @@ def check_verdicts(verdicts: Sequence[Verdict], field: str = "receipts") -> None
 
 
 def check_progress(percent: object, text: object) -> Progress:
+    """Return the progress, or raise `InvalidArgument`, which names the field."""
     if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
         raise InvalidArgument(f"progress {str(percent)[:80]!r} must be a number from 0 to 100", field="percent")
     if not isinstance(text, str) or len(text) > 1_024:

@@ -1,7 +1,7 @@
-"""Schedules: a message that is enqueued at every tick of a cron line or an interval (SPEC 3.9).
+"""Schedules, which enqueue a message at each tick of a cron line or of an interval (SPEC 3.9).
 
-Pure: each function is given the time. A schedule is a value, and every change of it another one, so that a store can
-replace one only where nobody else has.
+The functions are pure; they are given the time. A schedule is an immutable value, so that a store can replace it by
+compare and swap.
 """
 
 from typing import NamedTuple
@@ -19,37 +19,38 @@ from holdfast.model.parsing.durations import MAX_MS
 
 MAX_SCHEDULES = 1_000
 LEAST_EVERY_MS = 1_000
-# A schedule is read whole whenever it fires; larger payloads are for callers that can send them bit by bit.
+# A schedule is read with its payload each time it fires, so the payload is limited, in bytes.
 MAX_PAYLOAD = 1 << 20
 UTC = "UTC"
 
-# What the message of a tick carries besides its own headers.
+# The headers that each tick adds to those of the message.
 NAME_HEADER = "schedule"
 TICK_HEADER = "scheduled-at"
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """As a store keeps it. It has a cron line or an interval."""
+    """A schedule in its stored form, with either a cron line or an interval."""
 
     name: str
-    # What each tick enqueues, with two headers more.
+    # The message that each tick enqueues, with the two headers above added.
     message: Draft
     cron: str | None = None
     timezone: str = UTC
     every_ms: int | None = None
-    # An interval's ticks lie at whole intervals from here.
+    # The ticks of an interval are at whole intervals from this instant.
     anchor_at: int = 0
     paused: bool = False
-    # The next tick to fire; None: paused, or there is none.
+    # The next tick; None if the schedule is paused or has no further tick.
     next_at: int | None = None
-    # The last tick that fired, its message, and why the last one did not.
+    # The last tick that enqueued a message, and that message.
     last_at: int | None = None
     last_id: int | None = None
+    # The reason why the latest tick enqueued nothing; None if it did.
     last_error: str | None = None
 
 
 class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller says of a schedule; None leaves it as it is."""
+    """The fields of a schedule that a caller sets. None keeps the current value."""
 
     cron: str | None = None
     timezone: str | None = None
@@ -59,14 +60,14 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tick(NamedTuple):
-    """A tick that is due, and the one behind it."""
+    """A tick that is due, and the next one after it."""
 
     at: int
     next_at: int | None
 
 
 class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What each tick enqueues; the payload where it was asked for."""
+    """The message of a schedule as a look-up shows it. The payload is there if it was asked for."""
 
     content_type: str
     is_json: bool
@@ -81,7 +82,7 @@ class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule looked up. Without its payload it fits many times into one answer."""
+    """A schedule as a look-up shows it. Listings leave the payload out to keep the response small."""
 
     name: str
     cron: str | None
@@ -95,26 +96,31 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     message: ScheduledMessage
 
 
-# --- What callers say ----------------------------------------------------------------------------------------------
+# --- Changes by callers --------------------------------------------------------------------------------------------
 
 
-def changed(name: str, was: Schedule | None, change: ScheduleChange, now_ms: int, max_payload: int) -> Schedule:
-    """The schedule as it is from now on. A schedule whose times stay the same keeps its next tick."""
+def apply_change(
+    name: str, current: Schedule | None, change: ScheduleChange, now_ms: int, max_payload: int
+) -> Schedule:
+    """Return the schedule after a change. It keeps its next tick unless its times change.
+
+    `current` is the stored schedule, None if there is none. Raise `InvalidArgument`, which names the field.
+    """
     if change.message is not None:
         _check_message(change.message, name, max_payload)
         message = change.message
-    elif was is not None:
-        message = was.message
+    elif current is not None:
+        message = current.message
     else:
         raise InvalidArgument(f"schedule {name} is new: give its message", field="message")
-    line, zone, every_ms = _times_of(was, change)
-    paused = (was is not None and was.paused) if change.paused is None else change.paused
-    is_same = was is not None and (line, zone, every_ms) == (was.cron, was.timezone, was.every_ms)
-    if was is not None and is_same and paused is was.paused and (paused or was.next_at is not None):
-        return replace(was, message=message)
-    # Only a new interval begins now: one that was paused comes back in step.
-    anchor_at = was.anchor_at if was is not None and is_same else now_ms
-    last_at = None if was is None else was.last_at
+    line, zone, every_ms = _times_after(current, change)
+    paused = (current is not None and current.paused) if change.paused is None else change.paused
+    is_same = current is not None and (line, zone, every_ms) == (current.cron, current.timezone, current.every_ms)
+    if current is not None and is_same and paused is current.paused and (paused or current.next_at is not None):
+        return replace(current, message=message)
+    # Only a new interval starts now. An interval that is resumed keeps its former ticks.
+    anchor_at = current.anchor_at if current is not None and is_same else now_ms
+    last_at = None if current is None else current.last_at
     schedule = Schedule(
         name=name,
         message=message,
@@ -124,39 +130,41 @@ def changed(name: str, was: Schedule | None, change: ScheduleChange, now_ms: int
         anchor_at=anchor_at,
         paused=paused,
         last_at=last_at,
-        last_id=None if was is None else was.last_id,
+        last_id=None if current is None else current.last_id,
     )
     if paused:
         return schedule
-    # Behind the last one too: a caller whose clock is slow must not bring a tick back that has fired.
+    # The next tick is also after the last one: a server with a slow clock must not repeat a tick that has fired.
     return replace(schedule, next_at=_next_tick(schedule, max(now_ms, last_at or 0)))
 
 
-def _times_of(was: Schedule | None, change: ScheduleChange) -> tuple[str | None, str, int | None]:
+def _times_after(current: Schedule | None, change: ScheduleChange) -> tuple[str | None, str, int | None]:
+    """Return the cron line, the time zone and the interval after a change."""
     if change.cron is not None and change.every_ms is not None:
         raise InvalidArgument("a schedule has a cron line or an interval (every_ms): give one", field="every_ms")
     every_ms = None if change.every_ms is None else check_integer("every_ms", change.every_ms, LEAST_EVERY_MS, MAX_MS)
     line = None if change.cron is None else cron.parse_line(change.cron)
     if line is None and every_ms is None:
-        if was is None:
+        if current is None:
             raise InvalidArgument("a schedule needs a cron line or an interval: give cron or every_ms", field="cron")
-        line, every_ms = was.cron, was.every_ms
+        line, every_ms = current.cron, current.every_ms
     if every_ms is not None:
         if change.timezone is not None:
-            raise InvalidArgument("an interval has no timezone: it is for a cron line", field="timezone")
+            raise InvalidArgument("an interval has no timezone: give it with a cron line only", field="timezone")
         return None, UTC, every_ms
-    zone = was.timezone if was is not None else UTC
+    zone = current.timezone if current is not None else UTC
     return line, zone if change.timezone is None else cron.parse_zone(change.timezone), None
 
 
 def _check_message(message: Draft, name: str, max_payload: int) -> None:
     if message.delay_ms or message.deliver_at is not None:
         raise InvalidArgument(
-            "a schedule's message is enqueued at its ticks: it has no delay and no deliver_at", field="message.delay_ms"
+            "the message of a schedule is enqueued at its ticks: leave delay and deliver_at out",
+            field="message.delay_ms",
         )
     if message.key is not None:
         raise InvalidArgument(
-            "a schedule's message has no key of its own: each tick enqueues once as it is",
+            "the message of a schedule cannot have a key: each tick enqueues exactly once without one",
             field="message.idempotency_key",
         )
     check_draft(message, min(max_payload, MAX_PAYLOAD))
@@ -170,7 +178,7 @@ def _check_message(message: Draft, name: str, max_payload: int) -> None:
 
 
 def due_tick(schedule: Schedule, now_ms: int) -> Tick | None:
-    """What to fire now: of ticks that were missed the latest, and the others not at all. None: nothing is due."""
+    """Return the tick to fire now, or None if none is due. Of several missed ticks, only the latest fires."""
     first_ms = schedule.next_at
     if first_ms is None or first_ms > now_ms:
         return None
@@ -191,7 +199,7 @@ def _next_tick(schedule: Schedule, after_ms: int) -> int | None:
 
 
 def draft_at(schedule: Schedule, at_ms: int) -> Draft:
-    """The message of one tick."""
+    """Return the message to enqueue for the tick at `at_ms`."""
     return _draft_at(schedule.message, schedule.name, at_ms)
 
 
@@ -200,31 +208,35 @@ def _draft_at(message: Draft, name: str, at_ms: int) -> Draft:
 
 
 def reason_of(schedule: Schedule, at_ms: int) -> str:
-    """What the journal says of a message that a tick enqueued."""
+    """Return the reason that the journal gives for the message of a tick."""
     return f"schedule {schedule.name}, tick {at_ms}"
 
 
-def fired(schedule: Schedule, tick: Tick, id: int) -> Schedule:
+def after_fired(schedule: Schedule, tick: Tick, id: int) -> Schedule:
+    """Return the schedule after a tick that enqueued the message `id`."""
     return replace(schedule, next_at=tick.next_at, last_at=tick.at, last_id=id, last_error=None)
 
 
-def check_room(ref: QueueRef, count: int) -> None:
-    """Refuse another schedule for a queue that has this many."""
-    if count >= MAX_SCHEDULES:
-        raise OverQuota(
-            f"queue {ref} has {count} schedules, which is the most", quota="max_schedules", limit=MAX_SCHEDULES
-        )
-
-
-def skipped(schedule: Schedule, next_at: int | None, error: str) -> Schedule:
-    """A tick that enqueued nothing; `last_at` stays that of the last message."""
+def after_skipped(schedule: Schedule, next_at: int | None, error: str) -> Schedule:
+    """Return the schedule after a tick that enqueued nothing. `last_at` stays the time of the last message."""
     return replace(schedule, next_at=next_at, last_error=error)
 
 
-# --- What callers see ----------------------------------------------------------------------------------------------
+def check_schedule_count(ref: QueueRef, count: int) -> None:
+    """Raise `OverQuota` if a queue with `count` schedules cannot have another one."""
+    if count >= MAX_SCHEDULES:
+        raise OverQuota(
+            f"queue {ref} has {count} schedules, the maximum: delete one first",
+            quota="max_schedules",
+            limit=MAX_SCHEDULES,
+        )
+
+
+# --- Look-ups ------------------------------------------------------------------------------------------------------
 
 
 def info_of(schedule: Schedule, *, with_payload: bool) -> ScheduleInfo:
+    """Return a schedule as look-ups show it."""
     message = schedule.message
     return ScheduleInfo(
         name=schedule.name,

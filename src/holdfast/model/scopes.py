@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """`admin` implies the other two."""
+    """A right to use the API; `admin` includes the other two."""
 
     READ = "read"
     WRITE = "write"

@@ -20,6 +20,7 @@ from holdfast.server.settings import Settings
 from holdfast.service.access import Caller
 from holdfast.service.admin import AdminService
 from holdfast.service.directory import PolicyCache
+from holdfast.service.inspection import InspectionService
 from holdfast.service.limits.admission import Admission
 from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.service.operations import Services
@@ -59,13 +60,14 @@ class Core:
         self._line: LoopBridge | None = None
         self.refresher = Refresher(self._directory, runtime) if not store.capabilities.pushes_wakeups else None
         self.sweeper = Sweeper(store, runtime)
-        self.scheduler = Scheduler(store, runtime, self.admission.enqueue)
+        self.scheduler = Scheduler(store, runtime, self.admission.admit_enqueue)
         self.messages = QueueService(
             store, self.dispatcher, self._directory, self.admission, runtime, max_payload=settings.max_payload
         )
+        self.inspection = InspectionService(store, self.dispatcher, self._directory, self.admission, runtime)
         self.admin = AdminService(store, self.dispatcher, self._directory, runtime, max_payload=settings.max_payload)
         schedules = ScheduleService(store, self._directory, runtime, max_payload=settings.max_payload)
-        self.services = Services(self.messages, self.admin, schedules)
+        self.services = Services(self.messages, self.inspection, self.admin, schedules)
         # Called with the reason if a stopped store can never be used again in this process.
         self.on_store_lost: Callable[[str], None] = lambda why: None
 
@@ -99,7 +101,7 @@ class Core:
         self._line = LoopBridge(self.runtime)
         self.shared = SharedBuckets(RedisRates(redis_url), self._line, self.runtime)
         await self.shared.start()
-        self.admission.take_from(self.shared)
+        self.admission.set_buckets(self.shared)
 
     def open_session(self, caller: Caller) -> Session:
         """Return the services as this caller may use them."""
@@ -120,6 +122,7 @@ class Core:
     def begin_drain(self) -> None:
         """End every wait with an empty result, and let no call wait from now on. Everything else goes on."""
         self.messages.close()
+        self.inspection.close()
         self.dispatcher.close()
 
     async def close(self) -> None:

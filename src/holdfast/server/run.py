@@ -19,7 +19,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import SystemClock
 from holdfast.dice import SystemDice
 from holdfast.doors.identity import Identity
 from holdfast.runtime import LoopRuntime
@@ -95,7 +95,7 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
         async with (
             _opened(settings, runtime) as core,
             _started(identity),
-            _measured(core, settings, clock) as (metrics, tracing),
+            _measured(core, settings, runtime) as (metrics, tracing),
         ):
             try:
                 await front.start(core, identity, metrics, tracing)
@@ -150,14 +150,14 @@ async def _started(identity: Identity) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _measured(core: Core, settings: Settings, clock: Clock) -> AsyncIterator[tuple[Metrics, Tracing]]:
-    source = CoreSource(core.store, core.dispatcher, clock)
+async def _measured(core: Core, settings: Settings, runtime: LoopRuntime) -> AsyncIterator[tuple[Metrics, Tracing]]:
+    source = CoreSource(core.store, core.dispatcher, runtime.clock)
     metrics = Metrics(source, max_labels=settings.metrics_max_labels, version=version("holdfast"))
     tracing = tracing_from(os.environ, version=version("holdfast"))
-    core.admission.tell(metrics)
+    core.admission.set_observer(metrics)
     if (shared := core.shared) is not None:
         metrics.shares_limits = lambda: shared.is_shared
-    measuring = asyncio.create_task(metrics.lag.run())
+    measuring = asyncio.create_task(metrics.lag.run(runtime))
     try:
         yield metrics, tracing
     finally:
@@ -191,8 +191,11 @@ def _announce_start(settings: Settings, urls: Urls, announce: Announce) -> None:
 
 def _listening_line(settings: Settings, urls: Urls) -> str:
     """Return the one line on stdout: a sentence for people, a log line where lines are read by programs."""
+
     if log_format_of(settings) == "json":
-        return log.line(_log, "listening", {"url": urls.http, **urls.named("url"), "store": settings.shown_store})
+        return log.format_line(
+            _log, "listening", {"url": urls.http, **urls.named("url"), "store": settings.shown_store}
+        )
     where = " and ".join(filter(None, urls))
     return f"Holdfast is serving {settings.shown_store} at {where}"
 

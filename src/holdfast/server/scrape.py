@@ -28,7 +28,7 @@ class CoreSource:
                     counts = await self._store.counts(*row.ref, now_ms)
                 except QueueNotFound:
                     continue
-                yield row.ref, stats_of(counts, now_ms, waiters=self._dispatcher.waiters(row.ref), row=row)
+                yield row.ref, stats_of(counts, now_ms, waiters=self._dispatcher.count_waiters(row.ref), row=row)
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
         return await self._store.take_tallies()

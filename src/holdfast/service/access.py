@@ -1,4 +1,4 @@
-"""Callers, their scopes, and the check that every operation begins with."""
+"""Callers, and the permission check with which every operation begins."""
 
 from typing import Any
 
@@ -9,42 +9,47 @@ from holdfast.model.names import DEFAULT
 from holdfast.model.scopes import ALL_SCOPES, Scope
 from holdfast.wire.operation import Operation
 
-# The tenant of an operator: every tenant.
+# The tenant in an operator's credential; it stands for all tenants.
 EVERY_TENANT = "*"
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is asking, as its credential says. `admin` implies read and write."""
+    """The caller of an operation, with the rights of its credential. `admin` implies read and write."""
 
     tenant: str
     scopes: frozenset[Scope]
-    # Who within the tenant: a token's subject, a certificate's name. Empty: nobody was asked to say.
+    # The user within the tenant: the subject of a token, or the name in a certificate. Empty without authentication.
     subject: str = ""
 
     @property
     def is_operator(self) -> bool:
+        """Return whether the caller may act for all tenants."""
         return self.tenant == EVERY_TENANT
 
     @property
     def own_tenant(self) -> str:
-        """The tenant meant where none is named (SPEC 1.1)."""
+        """Return the tenant of a request that names none (SPEC 1.1)."""
         return DEFAULT if self.is_operator else self.tenant
 
     def has(self, scope: Scope) -> bool:
+        """Return whether the caller has a scope."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
 
-# Whoever reaches a server with no identities configured: it listens on loopback alone.
+# Every caller of a server without authentication, which listens on loopback only.
 ANYONE = Caller(tenant=EVERY_TENANT, scopes=ALL_SCOPES)
 
 
 def permit(caller: Caller, operation: Operation[Any, Any], tenant: str | None) -> None:
-    """Raise `Forbidden`, in the same words whether or not the tenant or the queue exists. `tenant` is None for an
-    operation of no tenant."""
+    """Raise `Forbidden` if the caller may not carry out an operation.
+
+    The error is the same whether or not the tenant or the queue exists. `tenant` is None for an operation that
+    concerns no tenant.
+    """
     if tenant is not None and caller.tenant not in (tenant, EVERY_TENANT):
         raise Forbidden(f"this credential is not for tenant {tenant}", tenant=tenant)
     if operation.of_operators_only and not caller.is_operator:
-        raise Forbidden("only an operator may do this: the credential's tenant must be *")
+        raise Forbidden("only an operator may do this: use a credential with tenant *")
     if not caller.has(operation.scope):
         scope = operation.scope
-        raise Forbidden(f"this needs the scope {scope}, which the credential does not have", scope=scope)
+        raise Forbidden(f"this needs scope {scope}: use a credential that has it", scope=scope)

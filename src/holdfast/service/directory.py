@@ -1,4 +1,4 @@
-"""Which queues and tenants there are, who brings one into being, and what each may do."""
+"""Queues and tenants: their creation, and a cache of their limits and weights."""
 
 from typing import cast
 
@@ -11,20 +11,24 @@ from holdfast.stores.logic.results import no_such_queue
 
 
 class PolicyCache:
-    """Keeps what every call is admitted by, so that nobody has to ask the store for it: loaded at the start, noted at
-    each change. Only what departs from the defaults is kept."""
+    """A cache of the limits and weights that differ from the defaults, so that admission needs no call of the store.
+
+    It is loaded at the start and updated at each change.
+    """
 
     def __init__(self, store: Store, clock: Clock, *, auto_create: bool) -> None:
         self._store = store
         self._clock = clock
         self.auto_create = auto_create
-        # Of tenants that are not here it is the default.
+        # The weights of tenants; other tenants have the default, 1.
         self._weights: dict[str, int] = {}
-        # Tenants with rates, queues with rates or caps. Read by admission on every call; changed in place.
+        # The limits of tenants with rates, and the policies of queues with rates or caps. Admission holds these
+        # dictionaries and reads them for every call, so they are changed in place.
         self.tenant_limits: dict[str, Limits] = {}
         self.queue_limits: dict[QueueRef, QueuePolicy] = {}
 
     async def load(self) -> None:
+        """Read all limits and weights from the store."""
         tenants = await self.load_tenants()
         if self._store.capabilities.lists_limited_queues:
             await self._load_limited()
@@ -33,26 +37,28 @@ class PolicyCache:
             await self.load_queues(tenant)
 
     async def load_tenants(self) -> list[str]:
-        """Their names."""
+        """Read the limits and weights of all tenants, and return the names of the tenants."""
         tenants = await self._store.directory.list_tenants()
         for tenant in tenants:
-            self.note(tenant)
+            self.remember_tenant(tenant)
         return [tenant.tenant for tenant in tenants]
 
     async def load_queues(self, tenant: str) -> None:
+        """Read the limits of the queues of a tenant."""
         for queue in await self._store.directory.list_queues(tenant):
-            self.note_queue(queue)
+            self.remember_queue(queue)
 
     async def _load_limited(self) -> None:
-        """Note the queues with limits, and none of the others: a store may hold very many."""
+        """Read the queues that have limits. The others are left out, because a store may have very many."""
         queues = await cast(LimitedQueueDirectory, self._store.directory).list_limited()
-        # A store that was reopened may have lost the change that set a limit.
+        # Forget limits that are gone: a store that was reopened may have lost the change that set them.
         for ref in self.queue_limits.keys() - {queue.ref for queue in queues}:
             del self.queue_limits[ref]
         for queue in queues:
-            self.note_queue(queue)
+            self.remember_queue(queue)
 
-    def note(self, tenant: TenantRow) -> None:
+    def remember_tenant(self, tenant: TenantRow) -> None:
+        """Update the limits and the weight of a tenant."""
         name, config = tenant.tenant, tenant.config
         if config.weight != 1:
             self._weights[name] = config.weight
@@ -63,23 +69,27 @@ class PolicyCache:
         else:
             self.tenant_limits.pop(name, None)
 
-    def note_queue(self, queue: QueueRow) -> None:
-        # One being deleted is refused by the store; what comes after it under the same name starts afresh.
+    def remember_queue(self, queue: QueueRow) -> None:
+        """Update the limits of a queue."""
+        # A queue that is being deleted is refused by the store. A later queue of the same name has limits of its own.
         if is_limited(queue.policy) and queue.drain_until is None:
             self.queue_limits[queue.ref] = queue.policy
         else:
             self.queue_limits.pop(queue.ref, None)
 
     def weight_of(self, tenant: str) -> int:
+        """Return the weight of a tenant."""
         return self._weights.get(tenant, 1)
 
     async def require(self, ref: QueueRef) -> QueueRow:
+        """Return the row of a queue from the store. Raise `QueueNotFound`."""
         row = await self._store.directory.find_queue(ref)
         if row is None:
             raise no_such_queue(ref)
         return row
 
     async def require_or_create(self, ref: QueueRef) -> QueueRow:
+        """Return the row of a queue, creating the queue if it is missing and `auto_create` is set."""
         if self.auto_create:
             return await self._store.directory.create_queue(ref, self._clock.now_ms())
         return await self.require(ref)

@@ -1,9 +1,10 @@
-"""Every operation of the table, carried out by the service method of the same name."""
+"""The services of one core. Each operation of the table is the service method of the same name."""
 
 from typing import TypeVar, cast
 
 from holdfast.model.names import QueueRef
 from holdfast.service.admin import AdminService
+from holdfast.service.inspection import InspectionService
 from holdfast.service.queues import QueueService
 from holdfast.service.schedules import ScheduleService
 from holdfast.wire.operation import Operation
@@ -14,12 +15,14 @@ A = TypeVar("A")
 
 
 class Services:
-    """The services of one core. `messages` has the operations with hand-written paths, which `call` does not take."""
+    """The services of one core. `messages` has the operations on the hot path, which doors call without `call`."""
 
-    def __init__(self, messages: QueueService, admin: AdminService, schedules: ScheduleService) -> None:
+    def __init__(
+        self, messages: QueueService, inspection: InspectionService, admin: AdminService, schedules: ScheduleService
+    ) -> None:
         self.messages = messages
         self.admin = admin
-        self.every = (messages, admin, schedules)
+        self.every = (messages, inspection, admin, schedules)
         self._owners = {
             name: next(owner for owner in self.every if hasattr(owner, name))
             for name, operation in OPERATIONS.items()
@@ -27,6 +30,7 @@ class Services:
         }
 
     async def call(self, operation: Operation[R, A], ref: QueueRef, request: R) -> A:
-        # Looked up at each call: in a forked process the methods are shadowed by ones that refuse.
+        """Call the method of an operation, and return its result."""
+        # The method is looked up in each call, because in a forked process it is replaced by one that raises an error.
         method = getattr(self._owners[operation.name], operation.name)
         return cast(A, await method(ref, request))

@@ -1,4 +1,4 @@
-"""Parsed queue names, kept because most callers use few queues again and again."""
+"""A cache of parsed queue names, because most callers use the same few queues again and again."""
 
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
 
@@ -6,13 +6,13 @@ _MAX_REFS = 10_000
 
 
 class QueueRefs:
-    """A bounded cache of queue references by the names that callers give."""
+    """A bounded cache of queue references, by the given names."""
 
     def __init__(self) -> None:
         self._refs: dict[tuple[str, str | None], QueueRef] = {}
 
     def ref(self, tenant: str, queue: str | None) -> QueueRef:
-        """Return the reference; None is the queue `default`. Raise `InvalidName` for a name that is not one."""
+        """Return the reference to a queue; None is the queue `default`. Raise `InvalidName` for an invalid name."""
         ref = self._refs.get((tenant, queue))
         if ref is None:
             ref = QueueRef(parse_name("tenant", tenant), DEFAULT if queue is None else parse_name("queue", queue))

@@ -1,7 +1,7 @@
-"""Limits and weights that another server set: where a store is shared, they are read again now and then.
+"""Refresh limits and weights that other servers of a shared store have changed.
 
-What a tenant may do is looked at every few seconds; the policies of queues tenant by tenant, in turn, so that a store
-with many of them is not asked for all at once.
+The configuration of all tenants is read every few seconds. The policies of queues are read tenant by tenant over
+several passes, to spread the load of many queues.
 """
 
 import math
@@ -12,40 +12,44 @@ from holdfast.runtime import Runtime
 from holdfast.service.directory import PolicyCache
 
 REFRESH_MS = 5_000
-# After so many passes every queue was looked at.
+# The number of passes after which the policies of all queues have been read.
 _PASSES = 6
 
 
 class Refresher:
+    """A background part that keeps a `PolicyCache` up to date."""
+
     def __init__(self, directory: PolicyCache, runtime: Runtime) -> None:
         self._directory = directory
         self._runtime = runtime
         self._timer: Timer | None = None
-        # Tenants whose queues are to be looked at yet in this round.
+        # The tenants whose queues have still to be read in this round.
         self._round: list[str] = []
         self._per_pass = 0
         self._backoff = Backoff("refresh")
         self._is_closed = False
 
     def start(self, pause_ms: int = REFRESH_MS) -> None:
+        """Set the timer of the next pass; each pass then sets the timer of the one after it."""
         at_ms = self._runtime.clock.now_ms() + pause_ms
         self._timer = self._runtime.call_at(at_ms, lambda: self._runtime.spawn(self._refresh()))
 
     def close(self) -> None:
+        """Stop refreshing."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     async def refresh_once(self) -> int:
-        """One pass; answers of how many tenants it looked at the queues."""
+        """Run one pass, and return the number of tenants whose queues were read."""
         tenants = await self._directory.load_tenants()
         if not self._round:
             self._round = tenants
             self._per_pass = math.ceil(len(tenants) / _PASSES)
-        looked_at, self._round = self._round[: self._per_pass], self._round[self._per_pass :]
-        for tenant in looked_at:
+        due, self._round = self._round[: self._per_pass], self._round[self._per_pass :]
+        for tenant in due:
             await self._directory.load_queues(tenant)
-        return len(looked_at)
+        return len(due)
 
     async def _refresh(self) -> None:
         pause_ms = REFRESH_MS

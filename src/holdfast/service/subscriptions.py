@@ -1,7 +1,7 @@
-"""Subscriptions: deliveries as they become ready, as many at a time as the subscriber has room for.
+"""Subscriptions: streams of deliveries. A subscriber holds at most `prefetch` unsettled messages at a time.
 
-A subscriber has room for `prefetch` messages that it holds and has not settled. Verdicts come in by other calls, so
-every verdict that was carried out is told to `Subscriptions`; a lease that runs out makes room too.
+Verdicts come in by other calls, so `Subscriptions` is notified of every verdict that succeeded. It then makes room for
+another delivery, and so does a lease that expires.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,16 +23,16 @@ SettleAll = Callable[[QueueRef, list[Verdict]], Awaitable[list[Result]]]
 
 
 class DeliveryStream(Protocol):
-    """A subscription, as a door uses it. Whoever opened it awaits `end`, however it went."""
+    """A subscription, as a door uses it. The door must call `end` in any case."""
 
     async def next(self, wait_ms: int | None) -> list[Delivery]:
-        """Return deliveries that the subscriber has room for, waiting up to `wait_ms` (None: for ever) for one.
+        """Claim deliveries for which the subscriber has room, waiting up to `wait_ms` (None: for ever) for one.
 
-        Return nothing once the wait is over, or the server is closing.
+        Return an empty list after the wait, or if the server is closing.
         """
 
     def give_back(self, deliveries: list[Delivery]) -> None:
-        """Return deliveries that could not be sent: they are claimable again at once, and count nothing."""
+        """Make deliveries that could not be sent ready again at once, without counting an attempt."""
 
     async def end(self) -> None:
         """Close the subscription. Release the messages that it still holds, if it was opened to do so."""
@@ -45,7 +45,7 @@ class _Held:
 
 
 class Subscriptions:
-    """Which subscription holds which message."""
+    """The open subscriptions of a server, and the messages that each holds."""
 
     def __init__(self, runtime: Runtime, claim: Claim, settle: SettleAll, give_back: GiveBack) -> None:
         self._runtime = runtime
@@ -53,11 +53,12 @@ class Subscriptions:
         self._settle = settle
         self._give_back = give_back
         self._holders: dict[tuple[QueueRef, int], Subscription] = {}
-        # A dict for its order: they are let go in the order in which they came.
+        # A dict, used as an ordered set: subscriptions are ended in the order in which they were opened.
         self._open: dict[Subscription, None] = {}
         self._is_closed = False
 
     def open(self, ref: QueueRef, ask: ClaimRequest, prefetch: int, *, releases_at_end: bool = False) -> "Subscription":
+        """Open a subscription. Raise `StoreUnavailable` if the server is closing."""
         if self._is_closed:
             raise StoreUnavailable("this server is closing: subscribe again later")
         subscription = Subscription(self, ref, ask, prefetch, releases_at_end=releases_at_end)
@@ -65,13 +66,13 @@ class Subscriptions:
         return subscription
 
     def close(self) -> None:
-        """Every subscriber comes to its end, those without room too."""
+        """End all subscriptions, also those that wait for room."""
         self._is_closed = True
         for subscription in list(self._open):
             subscription.let_go()
 
     def note(self, ref: QueueRef, verdicts: list[Verdict], results: list[Result]) -> None:
-        """Verdicts were carried out."""
+        """Take note of the results of verdicts."""
         if not self._holders:
             return
         for verdict, result in zip(verdicts, results, strict=True):
@@ -81,7 +82,7 @@ class Subscriptions:
 
 
 class Subscription:
-    """One subscriber's stream. `ask.limit` is the most that one claim takes."""
+    """The stream of one subscriber. `ask.limit` is the maximum number of messages per claim."""
 
     def __init__(
         self, every: Subscriptions, ref: QueueRef, ask: ClaimRequest, prefetch: int, *, releases_at_end: bool
@@ -102,10 +103,10 @@ class Subscription:
         self._is_let_go = False
 
     async def next(self, wait_ms: int | None) -> list[Delivery]:
-        """What is ready, as far as there is room; waits for room, then up to `wait_ms` for a message.
+        """Wait for room, then claim deliveries, waiting up to `wait_ms` for one.
 
-        Nothing, once it is let go. Nothing is awaited after the claim: a subscriber that leaves then would strand what
-        it was given.
+        Return an empty list after the wait, or once the subscription is let go. Nothing is awaited after the claim,
+        because a subscriber that left there would strand its messages.
         """
         while len(self._held) >= self._prefetch and not self._is_let_go:
             await self._wait_for_room()
@@ -119,14 +120,14 @@ class Subscription:
         return deliveries
 
     async def _claim_when_allowed(self, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
-        """A subscriber is not told to ask again later, it is made to wait: its stream has begun."""
+        """Claim, and after `RateLimited` wait and claim again, because the stream of the subscriber has begun."""
         now_ms = self._runtime.clock.now_ms
         until_ms = None if wait_ms is None else now_ms() + wait_ms
         while True:
             try:
                 return await self._claim(self._ref, ask, None if until_ms is None else max(0, until_ms - now_ms()))
             except RateLimited as error:
-                if error.facts.get("of") == "server":  # too many wait as it is
+                if error.of == "server":  # too many calls wait already
                     raise
                 again_at = now_ms() + error.retry_after_ms
             is_last = until_ms is not None and again_at > until_ms
@@ -135,6 +136,7 @@ class Subscription:
                 return []
 
     def note(self, verdict: Verdict, result: Result) -> None:
+        """Take note of a verdict that succeeded: forget its message, or its new expiry after an extension."""
         held = self._held.get(result.snowflake)
         if held is None or held.receipt != verdict.receipt:
             return
@@ -145,11 +147,13 @@ class Subscription:
             self._tell_room()
 
     def let_go(self) -> None:
+        """Make the current and every later `next` return an empty list."""
         self._is_let_go = True
         self._tell_room()
         _settle(self._resting)
 
     async def end(self) -> None:
+        """Close the subscription; see `DeliveryStream.end`."""
         self._every.pop(self, None)
         held = [each.receipt for each in self._held.values()]
         for id in list(self._held):
@@ -158,6 +162,7 @@ class Subscription:
             await self._settle(self._ref, [Verdict(settle=Settle.RELEASE, receipt=receipt) for receipt in held])
 
     def give_back(self, deliveries: list[Delivery]) -> None:
+        """Make deliveries that could not be sent ready again; see `DeliveryStream.give_back`."""
         for delivery in deliveries:
             self._forget(delivery.snowflake)
         self._give_back(self._ref, deliveries)

@@ -1,4 +1,4 @@
-"""Uploads: messages whose payloads come bit by bit."""
+"""Uploads: messages whose payloads arrive in parts."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -27,9 +27,10 @@ class PayloadStream(Protocol):
 
 
 class PayloadUpload:
-    """What has come so far is held here while it is small, and in the store from then on, where the store can.
+    """The upload of one message.
 
-    However it ends, whoever opened it calls `close`: what was not enqueued is gone after.
+    A small payload is held in memory. A larger one is written to the store part by part, if the store can do that.
+    Always call `close` at the end; it deletes a payload that was not enqueued.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class PayloadUpload:
         self._writer: PayloadWriter | None = None
 
     async def write(self, part: bytes) -> None:
+        """Add a part of the payload. Raise `PayloadTooLarge` or `OverQuota` as soon as a limit is exceeded."""
         self._size += len(part)
         check_size("payload", self._size, self._max_payload)
         if self._writer is None:
@@ -57,19 +59,21 @@ class PayloadUpload:
         await self._writer.write(part)
 
     async def finish(self) -> Draft:
+        """Return the message to enqueue, after the last part."""
         if self._writer is None:
             return replace(self._draft, payload=bytes(self._held))
         return replace(self._draft, pieces=await self._writer.finish())
 
     async def enqueue(self) -> Enqueued:
-        """Finish it, and make it a message. Of a key that is known the message that has it is answered."""
+        """Finish the upload, and enqueue the message. For a duplicate key return the first message with that key."""
         [enqueued] = await self._enqueue([await self.finish()])
         return enqueued
 
     def close(self) -> None:
+        """Delete the payload unless it was enqueued."""
         if self._writer is not None:
             self._writer.abandon()
 
     async def abandon(self) -> None:
-        """As `close`, for callers of another thread: they are let in to calls alone."""
+        """Do the same as `close`. Callers on other threads can only make async calls."""
         self.close()

@@ -1,4 +1,4 @@
-"""What inspection shows."""
+"""Stored rows and counts, converted to the structs of look-ups."""
 
 from holdfast.model.answers import Counts, Found, Info, Stats
 from holdfast.model.ids import to_uuid
@@ -6,7 +6,7 @@ from holdfast.stores.contract import QueueRow
 
 
 def stats_of(counts: Counts, now_ms: int, *, waiters: int, row: QueueRow | None = None) -> Stats:
-    """`row` of a queue; without one the counts are a tenant's, which is neither paused nor deleted."""
+    """Return the stats of a queue, or those of a tenant if `row` is None; a tenant is neither paused nor draining."""
     return Stats(
         ready=counts.ready,
         delayed=counts.delayed,
@@ -21,6 +21,7 @@ def stats_of(counts: Counts, now_ms: int, *, waiters: int, row: QueueRow | None 
 
 
 def info_of(found: Found, *, with_payload: bool = False) -> Info:
+    """Return a stored message as look-ups show it."""
     envelope, life = found.envelope, found.life
     return Info(
         id=to_uuid(envelope.id),

@@ -1,4 +1,4 @@
-"""Watches: who wants to know that a queue has something, without claiming it."""
+"""Watches: callers that wait until a queue may have messages, without claiming them."""
 
 from typing import Protocol
 
@@ -21,14 +21,17 @@ class NewsStream(Protocol):
 
 
 class Watches:
+    """The open watches of one server."""
+
     def __init__(self, dispatcher: Dispatcher, runtime: Runtime) -> None:
         self._dispatcher = dispatcher
         self._runtime = runtime
-        # A dict for its order: they are closed in the order in which they came.
+        # A dict, used as an ordered set: watches are closed in the order in which they were opened.
         self._open: dict[Watch, None] = {}
         self._is_closed = False
 
     def open(self, ref: QueueRef) -> "Watch":
+        """Open a watch of a queue. Raise `StoreUnavailable` if the server is closing."""
         if self._is_closed:
             raise StoreUnavailable("this server is closing: watch again later")
         watch = Watch(self._dispatcher, self._runtime, self._open, ref)
@@ -36,24 +39,31 @@ class Watches:
         return watch
 
     def close(self) -> None:
+        """Close all watches, and refuse new ones."""
         self._is_closed = True
         for watch in list(self._open):
             watch.close()
 
 
 class Watch:
-    """One watcher's news of one queue. News that come while nobody waits for them are one piece of news."""
+    """The watch of one queue for one caller. Several notifications between two calls of `next` count as one."""
 
-    def __init__(self, dispatcher: Dispatcher, runtime: Runtime, every: "dict[Watch, None]", ref: QueueRef) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, runtime: Runtime, open_watches: "dict[Watch, None]", ref: QueueRef
+    ) -> None:
         self._runtime = runtime
-        self._every = every
-        self._has_news = False
+        self._open = open_watches
+        self._is_notified = False
         self._ticket: Ticket[None] | None = None
-        self._unwatch = dispatcher.watch(ref, self._tell)
+        self._unwatch = dispatcher.watch(ref, self._notify)
         self.is_closed = False
 
     async def next(self, wait_ms: int) -> bool:
-        if not self._has_news and not self.is_closed:
+        """Wait until there may be new messages to claim.
+
+        Return True if there may be; False after `wait_ms` without a notification, or if the watch is closed.
+        """
+        if not self._is_notified and not self.is_closed:
             ticket = self._ticket = self._runtime.ticket()
             timer = self._runtime.call_at(self._runtime.clock.now_ms() + wait_ms, self._wake)
             try:
@@ -61,18 +71,19 @@ class Watch:
             finally:
                 timer.cancel()
                 self._ticket = None
-        had_news, self._has_news = self._has_news, False
-        return had_news
+        was_notified, self._is_notified = self._is_notified, False
+        return was_notified
 
     def close(self) -> None:
+        """End the watch; a waiting `next` returns False."""
         if not self.is_closed:
             self.is_closed = True
-            self._every.pop(self, None)
+            self._open.pop(self, None)
             self._unwatch()
             self._wake()
 
-    def _tell(self) -> None:
-        self._has_news = True
+    def _notify(self) -> None:
+        self._is_notified = True
         self._wake()
 
     def _wake(self) -> None:

@@ -1,4 +1,4 @@
-"""Every metric of a server, declared once."""
+"""The declarations of all metrics of a server."""
 
 from holdfast.telemetry.exposition import MetricFamily, MetricKind
 
@@ -7,19 +7,19 @@ _QUEUE = ("tenant", "queue")
 REQUESTS = MetricFamily(
     "holdfast_requests_total",
     MetricKind.COUNTER,
-    "Requests answered, by outcome: ok, or the code of the error.",
+    "Finished requests by outcome: ok, or the code of the error.",
     ("operation", "outcome", *_QUEUE),
 )
 REQUEST_SECONDS = MetricFamily(
     "holdfast_request_seconds",
     MetricKind.HISTOGRAM,
-    "Time to answer a request, failed ones too; of claim_wait and the streams this includes the waiting.",
+    "Duration of requests, including failed ones. For claim_wait and streams it includes the time spent waiting.",
     ("operation", *_QUEUE),
 )
 TRANSITIONS = MetricFamily(
     "holdfast_transitions_total",
     MetricKind.COUNTER,
-    "Transitions of messages, as the journal tells them, since the server started.",
+    "Transitions of messages since the server started, by journal event.",
     ("event", *_QUEUE),
 )
 MESSAGES = MetricFamily(
@@ -28,50 +28,53 @@ MESSAGES = MetricFamily(
     "Messages by state: ready (due now), delayed, in_flight, failed.",
     ("state", *_QUEUE),
 )
-BYTES = MetricFamily("holdfast_queue_bytes", MetricKind.GAUGE, "Payloads and headers stored, in bytes.", _QUEUE)
+BYTES = MetricFamily("holdfast_queue_bytes", MetricKind.GAUGE, "Size of the stored payloads and headers.", _QUEUE)
 OLDEST = MetricFamily(
     "holdfast_queue_oldest_ready_age_seconds",
     MetricKind.GAUGE,
-    "For how long the oldest ready message has been claimable; of other, the highest.",
+    "Time for which the oldest ready message has been claimable. For the queue other: the highest of its queues.",
     _QUEUE,
 )
-WAITERS = MetricFamily("holdfast_queue_waiters", MetricKind.GAUGE, "Claims that wait for a message.", _QUEUE)
+WAITERS = MetricFamily("holdfast_queue_waiters", MetricKind.GAUGE, "Claims waiting for a message.", _QUEUE)
 PAUSED = MetricFamily(
-    "holdfast_queue_paused", MetricKind.GAUGE, "1 while claims are paused; of other, while any is.", _QUEUE
+    "holdfast_queue_paused",
+    MetricKind.GAUGE,
+    "1 if claims are paused, else 0. For the queue other: 1 if any of its queues is paused.",
+    _QUEUE,
 )
 LIMIT_DECISIONS = MetricFamily(
     "holdfast_limit_decisions_total",
     MetricKind.COUNTER,
-    "What admission decided of reads and writes: admitted, waited, limited (over a rate), refused (after a wait).",
+    "Admission decisions: admitted, waited (then admitted), limited (over a rate), refused (waited too long).",
     ("kind", "outcome", *_QUEUE),
 )
 LIMIT_WAIT_SECONDS = MetricFamily(
     "holdfast_limit_wait_seconds",
     MetricKind.HISTOGRAM,
-    "Time that calls over a limit waited for their turn.",
+    "Time that calls waited for admission: over a limit on concurrent calls, or for the turn of their tenant.",
     ("kind", *_QUEUE),
 )
 TURNS_WAITING = MetricFamily(
     "holdfast_turns_waiting",
     MetricKind.GAUGE,
-    "Connections whose next request was read from the socket and waits, unparsed, for its tenant's turn.",
+    "Connections with an unparsed request that waits for its tenant's turn.",
 )
 TURN_WAIT_SECONDS = MetricFamily(
     "holdfast_turn_wait_seconds",
     MetricKind.HISTOGRAM,
-    "Time that requests waited at the socket for their tenant's turn; those that did not have to are not in it.",
+    "Time that unparsed requests waited for their tenant's turn. Requests that did not wait are not counted.",
 )
 LIMITS_SHARED = MetricFamily(
     "holdfast_limits_shared",
     MetricKind.GAUGE,
-    "With Redis: 1 while rates are shared with other servers, 0 while this one goes by its own share.",
+    "With Redis: 1 while rates are shared with other servers, 0 while this server applies its own share.",
 )
-STORE_UP = MetricFamily("holdfast_store_up", MetricKind.GAUGE, "1 while the store takes calls; 0 once it has stopped.")
-STORE_FREE_BYTES = MetricFamily("holdfast_store_free_bytes", MetricKind.GAUGE, "Bytes left on the disk of the store.")
+STORE_UP = MetricFamily("holdfast_store_up", MetricKind.GAUGE, "1 while the store takes calls, 0 once it has stopped.")
+STORE_FREE_BYTES = MetricFamily("holdfast_store_free_bytes", MetricKind.GAUGE, "Free space on the disk of the store.")
 STORE_ACCEPTS_ENQUEUES = MetricFamily(
     "holdfast_store_accepts_enqueues",
     MetricKind.GAUGE,
-    "1 while enqueues are accepted; 0 while the store is stopped, or a disk has less free space than the reserve.",
+    "1 while enqueues are accepted, 0 while the store is stopped or a disk has less free space than the reserve.",
 )
 STORE_REFUSALS = MetricFamily(
     "holdfast_store_refusals_total", MetricKind.COUNTER, "Enqueues refused because a disk is nearly full."
@@ -80,22 +83,22 @@ STORE_STOPS = MetricFamily(
     "holdfast_store_stops_total", MetricKind.COUNTER, "Stops of the store after a failed write or sync."
 )
 WAL_FREE_BYTES = MetricFamily(
-    "holdfast_wal_free_bytes", MetricKind.GAUGE, "Bytes free on the disk of the write-ahead log."
+    "holdfast_wal_free_bytes", MetricKind.GAUGE, "Free space on the disk of the write-ahead log."
 )
 CLOCK_SKEW = MetricFamily(
     "holdfast_store_clock_skew_seconds",
     MetricKind.GAUGE,
-    "Seconds that this server's clock is ahead of an object store's own time, at least; below 0: behind.",
+    "Minimum time by which this server's clock is ahead of the object store's; negative if it is behind.",
 )
 STORE_WRITES = MetricFamily(
     "holdfast_store_writes_total",
     MetricKind.COUNTER,
-    "Commits handed to the operating system since the store was opened.",
+    "Commits written to the operating system since the store was opened.",
 )
 STORE_UNWRITTEN_BYTES = MetricFamily(
     "holdfast_store_unwritten_bytes",
     MetricKind.GAUGE,
-    "Memory taken by changes that the log has and RocksDB has not, estimated; a checkpoint begins at checkpoint_bytes.",
+    "Estimated memory used by changes in the log that are not yet in RocksDB. At checkpoint_bytes they are written.",
 )
 STORE_CHECKPOINTS = MetricFamily(
     "holdfast_store_checkpoints_total", MetricKind.COUNTER, "Checkpoints written to RocksDB since the store was opened."
@@ -103,36 +106,40 @@ STORE_CHECKPOINTS = MetricFamily(
 STORE_SYNC_SECONDS = MetricFamily(
     "holdfast_store_sync_seconds",
     MetricKind.HISTOGRAM,
-    "Time of each fsync of the log, shared by all who waited for it.",
+    "Duration of each fsync of the log. Several calls may share one.",
 )
-# The fields of FamilyFigures, each per column family.
+# Metrics by field of FamilyFigures. Each is measured per column family.
 ROCKSDB = {
-    "keys": MetricFamily("holdfast_rocksdb_keys", MetricKind.GAUGE, "Keys, as RocksDB estimates them.", ("family",)),
+    "keys": MetricFamily("holdfast_rocksdb_keys", MetricKind.GAUGE, "Keys, estimated by RocksDB.", ("family",)),
     "live_bytes": MetricFamily(
-        "holdfast_rocksdb_live_bytes", MetricKind.GAUGE, "Live data in files, estimated.", ("family",)
+        "holdfast_rocksdb_live_bytes", MetricKind.GAUGE, "Estimated size of the live data in files.", ("family",)
     ),
     "files_bytes": MetricFamily(
         "holdfast_rocksdb_files_bytes", MetricKind.GAUGE, "Size of the table files.", ("family",)
     ),
     "memtable_bytes": MetricFamily(
-        "holdfast_rocksdb_memtable_bytes", MetricKind.GAUGE, "Bytes in memtables.", ("family",)
+        "holdfast_rocksdb_memtable_bytes", MetricKind.GAUGE, "Size of the memtables.", ("family",)
     ),
     "pending_compaction_bytes": MetricFamily(
         "holdfast_rocksdb_pending_compaction_bytes",
         MetricKind.GAUGE,
-        "Bytes that compaction has yet to rewrite.",
+        "Data that compaction has still to rewrite.",
         ("family",),
     ),
     "level0_files": MetricFamily("holdfast_rocksdb_level0_files", MetricKind.GAUGE, "Files at level 0.", ("family",)),
     "block_cache_bytes": MetricFamily(
-        "holdfast_rocksdb_block_cache_bytes", MetricKind.GAUGE, "Bytes in block caches.", ("family",)
+        "holdfast_rocksdb_block_cache_bytes", MetricKind.GAUGE, "Size of the block caches.", ("family",)
     ),
 }
-QUEUES = MetricFamily("holdfast_queues", MetricKind.GAUGE, "Queues that the last scrape looked at.")
+QUEUES = MetricFamily("holdfast_queues", MetricKind.GAUGE, "Queues that the last scrape read.")
 LABEL_SETS = MetricFamily("holdfast_label_sets", MetricKind.GAUGE, "Queues with labels of their own.")
-LABEL_SETS_MAX = MetricFamily("holdfast_label_sets_max", MetricKind.GAUGE, "The most of them: metrics_max_labels.")
+LABEL_SETS_MAX = MetricFamily(
+    "holdfast_label_sets_max",
+    MetricKind.GAUGE,
+    "Maximum number of queues with labels of their own: metrics_max_labels.",
+)
 LOOP_LAG = MetricFamily(
-    "holdfast_event_loop_lag_seconds", MetricKind.GAUGE, "The latest that the event loop came since the last scrape."
+    "holdfast_event_loop_lag_seconds", MetricKind.GAUGE, "Highest lag of the event loop since the last scrape."
 )
 DOOR_PROCESSES = MetricFamily(
     "holdfast_door_processes", MetricKind.GAUGE, "Door processes that serve callers, of a server with `processes`."
@@ -145,7 +152,7 @@ DOOR_PROCESS_ENDS = MetricFamily(
 DOOR_CPU_SECONDS = MetricFamily(
     "holdfast_door_process_cpu_seconds_total", MetricKind.COUNTER, "CPU time of a door process.", ("process",)
 )
-BUILD = MetricFamily("holdfast_build_info", MetricKind.GAUGE, "1, labelled with the version.", ("version",))
+BUILD = MetricFamily("holdfast_build_info", MetricKind.GAUGE, "Always 1; the label has the version.", ("version",))
 
 FAMILIES: tuple[MetricFamily, ...] = (
     *(REQUESTS, REQUEST_SECONDS, TRANSITIONS, MESSAGES, BYTES, OLDEST, WAITERS, PAUSED),

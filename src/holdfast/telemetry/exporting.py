@@ -1,4 +1,7 @@
-"""Where spans go, as OpenTelemetry's own variables say. The SDK is an extra, imported only when it is asked for."""
+"""The export of traces, configured by the standard variables of OpenTelemetry.
+
+The SDK belongs to an extra, so it is imported only when traces are exported.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -14,8 +17,11 @@ _EXPORTER = "OTEL_TRACES_EXPORTER"
 
 
 def tracing_from(environment: Mapping[str, str], *, version: str = "unknown") -> Tracing:
-    """Tracing as it is asked for: `OTEL_TRACES_EXPORTER` (otlp, console, none) or an endpoint turns it on. Never a
-    reason not to start: what is missing is said in the log."""
+    """Return the tracing that the environment asks for.
+
+    `OTEL_TRACES_EXPORTER` (otlp, console or none) or an OTLP endpoint turns it on. A missing package or a wrong value
+    never stops the server from starting: a warning is logged, and there are no traces.
+    """
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return Tracing()
     if (provider := global_provider()) is not None:
@@ -25,12 +31,15 @@ def tracing_from(environment: Mapping[str, str], *, version: str = "unknown") ->
     if asked_by is None or exporter == "none":
         return Tracing()
     if exporter not in ("otlp", "console"):
-        _log.warning("no traces: %s is neither otlp nor console nor none", _EXPORTER)
+        _log.warning("traces are off: %s must be otlp, console or none", _EXPORTER)
         return Tracing()
     missing = [name for name in _modules(exporter) if not _is_installed(name)]
     if missing:
         _log.warning(
-            "no traces: %s asks for them, but %s is not installed: %s", asked_by, missing[0], install_command("otel")
+            "traces are off: %s asks for them, but %s is not installed: %s",
+            asked_by,
+            missing[0],
+            install_command("otel"),
         )
         return Tracing()
     return _make(exporter, environment, version)
@@ -44,7 +53,7 @@ def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:
-        return False  # of a package that is itself inside a missing one
+        return False  # the package that contains it is missing
 
 
 def _make(exporter: str, environment: Mapping[str, str], version: str) -> Tracing:
@@ -52,16 +61,16 @@ def _make(exporter: str, environment: Mapping[str, str], version: str) -> Tracin
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 
-    sink: SpanExporter
+    span_exporter: SpanExporter
     if exporter == "console":
-        sink = ConsoleSpanExporter()
+        span_exporter = ConsoleSpanExporter()
     else:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        sink = OTLPSpanExporter()
-    named = environment.get("OTEL_SERVICE_NAME") or "holdfast"
-    resource = Resource.create({"service.name": named, "service.version": version})
+        span_exporter = OTLPSpanExporter()
+    service_name = environment.get("OTEL_SERVICE_NAME") or "holdfast"
+    resource = Resource.create({"service.name": service_name, "service.version": version})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(sink))
-    _log.info("traces go to %s", "the console" if exporter == "console" else "the OTLP endpoint")
+    provider.add_span_processor(BatchSpanProcessor(span_exporter))
+    _log.info("traces are exported to %s", "the console" if exporter == "console" else "the OTLP endpoint")
     return Tracing(provider, provider.shutdown)

@@ -1,4 +1,4 @@
-"""Figures a store keeps of itself, and the histogram they are kept in. Pure: stores may import it."""
+"""The figures that a store reports for metrics, and the histogram. Pure, because stores import it."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 
 class Histogram:
-    """Counts by upper bound; the last place counts what lies above every bound."""
+    """Counts of values by upper bound. The last count is that of the values above all bounds."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -16,11 +16,12 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
+        """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def add(self, other: "Histogram") -> None:
-        """Of the same bounds."""
+        """Add the counts of another histogram with the same bounds."""
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.sum += other.sum
 
@@ -31,7 +32,7 @@ SYNC_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyFigures:
-    """One column family, as RocksDB itself tells of it."""
+    """The figures that RocksDB reports for one column family."""
 
     keys: int
     live_bytes: int
@@ -42,7 +43,7 @@ class FamilyFigures:
     block_cache_bytes: int
 
     def plus(self, other: "FamilyFigures") -> "FamilyFigures":
-        """Return the figures of the same family of two databases together."""
+        """Return the sums for the same column family of two databases."""
         return FamilyFigures(
             **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
         )
@@ -50,24 +51,24 @@ class FamilyFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a store tells of itself at this moment. None, or nothing: this store has no such thing."""
+    """The current figures of a store. A field is None if the store has no such thing."""
 
-    # False: it stopped, and refuses every call until it is opened again.
+    # False: the store has stopped, and refuses every call until it is opened again.
     is_up: bool = True
     free_bytes: int | None = None
-    # Why it refuses every call, or every enqueue; None: it refuses none.
+    # The reason for which the store refuses all calls or all enqueues; None if it refuses none.
     refusal: str | None = None
-    # Calls refused because the disk is nearly full, and stops after a failed write or sync.
+    # The number of calls refused because the disk is nearly full, and of stops after a failed write or sync.
     refusals: int | None = None
     stops: int | None = None
-    # The free space of the write-ahead log's disk.
+    # The free space on the disk of the write-ahead log.
     wal_free_bytes: int | None = None
-    # By how much this process's clock is ahead of the store's (below 0: behind), at least.
+    # The minimum time by which this process's clock is ahead of the store's; negative if it is behind.
     clock_skew_s: float | None = None
-    # Since it was opened.
+    # The numbers of commits and checkpoints since the store was opened.
     writes: int | None = None
     checkpoints: int | None = None
-    # Memory taken by changes that only the log has beside it.
+    # The memory used by changes that are in the log, but not yet in the database.
     unwritten_bytes: int | None = None
     syncs: Histogram | None = None
     families: Mapping[str, FamilyFigures] = field(default_factory=dict)

@@ -1,33 +1,35 @@
-"""How late the event loop is: what every caller waits for before anything else."""
+"""The lag of the event loop, which delays every call of a server."""
 
-import asyncio
+from holdfast.runtime import Runtime, sleep_until
 
-_EVERY_S = 0.25
+EVERY_MS = 250
 
 
 class LoopLag:
-    def __init__(self, every_s: float = _EVERY_S) -> None:
-        self._every_s = every_s
-        self._highest_s = 0.0
+    """The highest lag of an event loop since it was last read."""
 
-    async def run(self) -> None:
+    def __init__(self) -> None:
+        self._highest_ms = 0
+
+    async def run(self, runtime: Runtime) -> None:
+        """Measure again and again, until cancelled."""
         while True:
-            await self.measure_once()
+            await self.measure_once(runtime)
 
-    async def measure_once(self) -> float:
-        """By how much a sleep of the usual length came back late."""
-        loop = asyncio.get_running_loop()
-        due_s = loop.time() + self._every_s
-        await asyncio.sleep(self._every_s)
-        lag_s = max(loop.time() - due_s, 0.0)
-        self._highest_s = max(self._highest_s, lag_s)
-        return lag_s
+    async def measure_once(self, runtime: Runtime) -> int:
+        """Sleep for `EVERY_MS`, and return the milliseconds by which the loop was late to continue."""
+        due_at = runtime.clock.now_ms() + EVERY_MS
+        await sleep_until(runtime, due_at)
+        # Timers of the runtime wait a millisecond longer, because `now_ms` rounds down.
+        lag_ms = max(runtime.clock.now_ms() - due_at - 1, 0)
+        self._highest_ms = max(self._highest_ms, lag_ms)
+        return lag_ms
 
-    def note(self, lag_s: float) -> None:
+    def note(self, lag_ms: int) -> None:
         """Take the lag of another process of this server into account."""
-        self._highest_s = max(self._highest_s, lag_s)
+        self._highest_ms = max(self._highest_ms, lag_ms)
 
-    def take_highest(self) -> float:
-        """The highest since this was last asked."""
-        highest_s, self._highest_s = self._highest_s, 0.0
-        return highest_s
+    def take_highest_ms(self) -> int:
+        """Return the highest lag since the last call of this method."""
+        highest_ms, self._highest_ms = self._highest_ms, 0
+        return highest_ms

@@ -1,8 +1,8 @@
-"""The server's log: one line per event on stderr, for people or as JSON.
+"""The log of a server: one line per event on stderr, as text or as JSON.
 
-Whatever logs, ours by `structlog` or anybody's by `logging`, goes through the same steps: secrets are taken out by the
-names of their fields and by their looks, each value is cut, and nothing in a value can end its line or colour the
-terminal.
+All records of `logging`, also those of libraries, pass the same steps. Secrets are hidden; they are recognised by the
+name of their field or by their form. Long values are shortened. No value can end its line or send control sequences to
+a terminal.
 """
 
 import json
@@ -13,26 +13,24 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor
-
-from holdfast.model.names import QueueRef
+from structlog.typing import EventDict, Processor
 
 FORMATS = ("console", "json")
 
+# The maximum sizes of a value and of a traceback, in bytes. The last lines of a traceback are kept, with the error.
 MAX_VALUE = 1_024
-# A traceback is worth more: its last lines say what went wrong.
 MAX_TRACEBACK = 8_192
 _MAX_DEPTH = 4
 _MAX_ITEMS = 50
 
-# What structlog itself puts beside the fields, and takes out again.
+# Entries that structlog adds to the fields and removes again.
 _META = frozenset({"_record", "_from_structlog"})
 
 HIDDEN = "[hidden]"
 _SECRET_KEY = re.compile(
     r"authorization|cookie|password|passwd|secret|token|receipt|credential|private|api[_-]?key|jwt", re.IGNORECASE
 )
-# Secrets inside a text: a header's scheme and value, a token by its looks, an assignment, a URL's password.
+# Secrets inside text: the value of an Authorization header, a JWT, an assignment to a secret name, a password in a URL.
 _SECRET_TEXT = (
     (re.compile(r"\b(bearer|basic)\s+[^\s,;\"']+", re.IGNORECASE), rf"\1 {HIDDEN}"),
     (re.compile(r"\beyJ[\w-]{0,2048}\.[\w-]{0,8192}(?:\.[\w-]{0,2048})?"), HIDDEN),
@@ -49,12 +47,14 @@ _SECRET_TEXT = (
 
 
 def configure(log_format: str = "console", level: str = "info", stream: TextIO | None = None) -> None:
-    """Send every logger of this process to `stream` (stderr). For a program of its own: a library does not do this."""
+    """Send the records of all loggers of this process to `stream`, by default stderr.
+
+    Only a program that owns its process may call this; a library must not. Raise `KeyError` for an unknown level.
+    """
     number = logging.getLevelNamesMapping()[level.upper()]
     stream = stream or sys.stderr
     is_json = log_format == "json"
     shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.stdlib.ExtraAdder(),
@@ -63,43 +63,25 @@ def configure(log_format: str = "console", level: str = "info", stream: TextIO |
         clean,
     ]
     render: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-    render += [_to_json] if is_json else [_for_eyes, _console(is_terminal=stream.isatty())]
+    render += [_to_json] if is_json else [_to_printable, _console(is_terminal=stream.isatty())]
     handler = logging.StreamHandler(stream)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=render))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
-    structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        # Below the level a call is an empty function: what is off costs nothing.
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=False,
-    )
 
 
-def line(logger: logging.Logger, event: str, fields: Mapping[str, object]) -> str:
-    """Return the line that an `info` event makes in the configured format, for a stream other than the log's."""
+def format_line(logger: logging.Logger, event: str, fields: Mapping[str, object]) -> str:
+    """Return an `info` event as a line in the configured format, to write it to another stream."""
     record = logger.makeRecord(logger.name, logging.INFO, __file__, 0, event, (), None, extra=fields)
     return logging.getLogger().handlers[0].format(record)
-
-
-def about(ref: QueueRef) -> dict[str, str]:
-    """The fields that say which queue a line is about: names, as parsed."""
-    return {"tenant_id": ref.tenant, "queue_id": ref.queue}
-
-
-def logger(name: str = "holdfast") -> FilteringBoundLogger:
-    """A logger to keep: made once, after `configure`, its calls below the level cost a tenth of a microsecond."""
-    bound: FilteringBoundLogger = structlog.get_logger(name).bind()
-    return bound
 
 
 # --- Steps ---------------------------------------------------------------------------------------------------------
 
 
 def clean(logger: Any, method: str, event: EventDict) -> EventDict:
-    """Hide secrets, and cut what is long."""
+    """Hide secrets and shorten long values, as a processor of structlog."""
     return {
         key: value if key in _META else _clean(key, value, MAX_TRACEBACK if key == "exception" else MAX_VALUE, 0)
         for key, value in event.items()
@@ -116,7 +98,7 @@ def _clean(key: str, value: Any, limit: int, depth: int) -> Any:
         return {str(name)[:MAX_VALUE]: _clean(str(name), each, limit, depth + 1) for name, each in items}
     if depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
         return [_clean(key, each, limit, depth + 1) for each in list(value)[:_MAX_ITEMS]]
-    # Cut before too: the patterns are not to be tried on megabytes.
+    # Shorten the text before as well, so that the patterns are not applied to megabytes.
     text = _text(value)
     return _cut(_hide(text[-2 * limit :] if limit == MAX_TRACEBACK else text[: 2 * limit]), limit)
 
@@ -134,7 +116,7 @@ def _hide(text: str) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """At most `limit` bytes; of a traceback the end is kept, of anything else the beginning."""
+    """Shorten text to at most `limit` bytes. Keep the end of a traceback, and the beginning of any other text."""
     raw = text.encode("utf-8", "surrogatepass")
     if len(raw) <= limit:
         return text
@@ -148,17 +130,17 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _to_json(logger: Any, method: str, event: EventDict) -> str:
-    """ASCII alone: control characters and line separators of every kind are escaped."""
+    """Return the event as JSON in ASCII, so that control characters and all line separators are escaped."""
     first = {key: event.pop(key) for key in ("time", "level", "event") if key in event}
     return json.dumps({**first, **event}, default=str, ensure_ascii=True)
 
 
-def _for_eyes(logger: Any, method: str, event: EventDict) -> EventDict:
-    """Make every value safe to print; the renderer quotes those that would run into the next."""
+def _to_printable(logger: Any, method: str, event: EventDict) -> EventDict:
+    """Make every value safe for a terminal. The renderer quotes values with spaces."""
     shown: EventDict = {}
     for key, value in event.items():
         if key == "exception":
-            # Indented: no line of it can pass for a line of the log.
+            # With the indent no line of a traceback looks like a line of the log.
             shown[key] = "\n".join(f"  | {printable(line)}" for line in str(value).split("\n"))
         elif key in ("event", "time", "level", "logger"):
             shown[key] = printable(str(value))
@@ -168,7 +150,7 @@ def _for_eyes(logger: Any, method: str, event: EventDict) -> EventDict:
 
 
 def printable(text: str) -> str:
-    """Control characters, escapes of terminals, and marks that turn the direction of writing, spelled out."""
+    """Return the text with escapes for all characters that are not printable, such as control characters."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -1,4 +1,4 @@
-"""The seam between a door and its metrics."""
+"""The interface between a door and the metrics."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from holdfast.model.names import QueueRef
 
 
 class CallObserver(Protocol):
-    """Measures the calls of a door."""
+    """A recorder of the calls of a door."""
 
     def request(self, operation: str, queue: QueueRef | None, outcome: str, seconds: float) -> None:
-        """Count one call that has ended. `queue` is None if the call named none."""
+        """Record one finished call. `queue` is None for a call that concerns no queue."""

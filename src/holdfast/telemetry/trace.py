@@ -1,9 +1,9 @@
-"""Traces that cross the queue.
+"""Traces across a queue.
 
-The context given at enqueue travels in the message's own headers, tracing or not, so that a handler can go on with its
-producer's trace. With tracing on the server adds spans to it: `enqueue` when the message came in, whose context the
-message then carries; `claim` each time it is delivered, and `ack`, `nack`, `extend`, `release` for each verdict, all in
-the trace of the message. A claim or a verdict that came with a context of its own is linked to that.
+The trace context of an enqueue is stored in the headers of the message, even if tracing is off, so that a handler can
+continue the producer's trace. If tracing is on, the server adds spans to that trace: `enqueue`, whose context the
+message then carries; `claim` for each delivery; and `ack`, `nack`, `extend` or `release` for each verdict. If a claim
+or a verdict has a context of its own, its span has a link to it.
 """
 
 from collections import OrderedDict
@@ -36,17 +36,17 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Verdict
 from holdfast.telemetry.w3c import TRACEPARENT, TRACESTATE, Parent, parent_of, parse_parent
 
-# Messages in flight whose traces are remembered, for their verdicts: a receipt says nothing of them.
+# The maximum number of messages in flight whose traces are remembered for their verdicts. A receipt has no context.
 _MAX_REMEMBERED = 50_000
 
 
 class Tracing:
-    """Without a tracer it makes no spans, and only carries what it is given."""
+    """The tracing of a server. Without a provider it makes no spans, but still copies contexts into messages."""
 
     def __init__(self, provider: TracerProvider | None = None, shut_down: Callable[[], None] = lambda: None) -> None:
         self._tracer: Tracer | None = None if provider is None else provider.get_tracer("holdfast")
         self.is_on = provider is not None
-        # Sends what is still to be sent; may block for seconds.
+        # Exports the remaining spans; may block for seconds.
         self.shut_down = shut_down
         self._in_flight: OrderedDict[int, SpanContext] = OrderedDict()
 
@@ -56,14 +56,15 @@ class Tracing:
     def enqueue(
         self, request: Mapping[bytes, bytes], ref: QueueRef, drafts: list[Draft]
     ) -> Iterator[tuple[list[Draft], Callable[[Sequence[Enqueued]], None]]]:
-        """Around the call: gives the drafts as they are to be enqueued, and what to tell of the answer.
+        """Trace an enqueue, as a context manager around it.
 
-        `request` are the caller's headers, names in lower case. A message whose own headers have a context keeps it;
-        the others get the span's, or the caller's where there is no span.
+        It gives the drafts to enqueue, and a function to call with the results. A message keeps the context in its own
+        headers; the others get that of the span, or without tracing that of the request. `request` has the headers of
+        the request, with names in lower case.
         """
         given = _parent_of_request(request)
         if self._tracer is None:
-            yield (drafts if given is None else _carrying(drafts, given)), _tell_nobody
+            yield (drafts if given is None else _add_context(drafts, given)), _ignore_results
             return
         own = [parent for draft in drafts if (parent := parent_of(draft.headers)) is not None]
         span = self._tracer.start_span(
@@ -75,12 +76,13 @@ class Tracing:
         )
         with _ending(span):
             carried = _parent_of_span(span)
-            yield (drafts if carried is None else _carrying(drafts, carried)), lambda answers: _tell(span, answers)
+            traced = drafts if carried is None else _add_context(drafts, carried)
+            yield traced, lambda results: _note_results(span, results)
 
     # --- Claim -------------------------------------------------------------------------------------------------
 
     def deliver(self, request: Mapping[bytes, bytes], ref: QueueRef, deliveries: Sequence[Delivery]) -> None:
-        """Of each message that carries a context: it was handed to a claimer."""
+        """Add a span for each delivery whose message carries a context."""
         if self._tracer is None:
             return
         claimer = _links(_parent_of_request(request))
@@ -110,7 +112,7 @@ class Tracing:
     def settle(
         self, request: Mapping[bytes, bytes], ref: QueueRef, verdicts: Sequence[Verdict], results: Sequence[Result]
     ) -> None:
-        """Of each verdict: in the trace of its message where that is known, else in the caller's."""
+        """Add a span for each verdict, in the trace of its message if that is known, or else in the caller's."""
         if self._tracer is None:
             return
         given = _parent_of_request(request)
@@ -131,7 +133,7 @@ class Tracing:
             if not result.ok:
                 _fail(span, result.error or "internal")
             elif result.lease_expires_at is None:
-                self._in_flight.pop(result.snowflake, None)  # it is in flight no more
+                self._in_flight.pop(result.snowflake, None)  # it is no longer in flight
             span.end()
 
     def _remember(self, snowflake: int, context: SpanContext) -> None:
@@ -145,7 +147,7 @@ _MAX_LINKS = 100
 
 
 def global_provider() -> TracerProvider | None:
-    """The one that was set up before us, as `opentelemetry-instrument` does; None if nobody did."""
+    """Return the provider of this process, such as `opentelemetry-instrument` sets one; None if there is none."""
     provider = trace.get_tracer_provider()
     is_real = not isinstance(provider, ProxyTracerProvider | trace.NoOpTracerProvider)
     return provider if is_real else None
@@ -161,8 +163,8 @@ def _parent_of_request(headers: Mapping[bytes, bytes]) -> Parent | None:
     return parse_parent(raw.decode("latin-1"), headers.get(b"tracestate", b"").decode("latin-1"))
 
 
-def _carrying(drafts: list[Draft], parent: Parent) -> list[Draft]:
-    """The drafts with this context in their headers, but those that have one of their own."""
+def _add_context(drafts: list[Draft], parent: Parent) -> list[Draft]:
+    """Return the drafts with this context in their headers, except where they have a context of their own."""
     carried = {TRACEPARENT: parent.traceparent, **({TRACESTATE: parent.tracestate} if parent.tracestate else {})}
     return [
         draft if draft.headers and parent_of(draft.headers) else replace(draft, headers=_with(draft.headers, carried))
@@ -171,7 +173,7 @@ def _carrying(drafts: list[Draft], parent: Parent) -> list[Draft]:
 
 
 def _with(headers: Mapping[str, str], carried: dict[str, str]) -> dict[str, str]:
-    # A tracestate belongs to its traceparent: one without is nobody's.
+    # A tracestate without a traceparent has no meaning, so it is dropped.
     return {**{name: value for name, value in headers.items() if name != TRACESTATE}, **carried}
 
 
@@ -186,7 +188,7 @@ def _span_context(parent: Parent) -> SpanContext:
 
 
 def _context(parent: Parent | None) -> Context:
-    """Never the ambient one: what a span belongs to is said, not found lying about."""
+    """Return the context for a span. It is never the current context of the task, which belongs to another trace."""
     if parent is None:
         return Context()
     return trace.set_span_in_context(NonRecordingSpan(_span_context(parent)), Context())
@@ -229,16 +231,16 @@ def _ending(span: Span) -> Iterator[None]:
 
 
 def _fail(span: Span, code: str) -> None:
-    """The code alone: texts of errors may quote what a caller sent."""
+    """Mark a span as failed. It gets the code only, because the text of an error may quote a caller's data."""
     span.set_attribute("error.type", code)
     span.set_status(Status(StatusCode.ERROR, code))
 
 
-def _tell(span: Span, answers: Sequence[Enqueued]) -> None:
-    if len(answers) == 1:
-        span.set_attribute("messaging.message.id", answers[0].id)
-        span.set_attribute("messaging.message.conversation_id", answers[0].correlation_id)
+def _note_results(span: Span, results: Sequence[Enqueued]) -> None:
+    if len(results) == 1:
+        span.set_attribute("messaging.message.id", results[0].id)
+        span.set_attribute("messaging.message.conversation_id", results[0].correlation_id)
 
 
-def _tell_nobody(answers: Sequence[Enqueued]) -> None:
+def _ignore_results(results: Sequence[Enqueued]) -> None:
     pass

@@ -1,4 +1,4 @@
-"""W3C trace context: `traceparent` and `tracestate`, parsed and spelled. Pure, and of no library's."""
+"""Parse and write W3C trace contexts: the headers `traceparent` and `tracestate`. It needs no library."""
 
 import re
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ TRACESTATE = "tracestate"
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
 _MAX_TRACEPARENT = 256
-# Vendors must pass on at least this much; longer ones need not be.
+# The standard requires to pass on at least this length. Longer ones are dropped.
 _MAX_TRACESTATE = 512
 _MEMBERS = re.compile(r"[ -~\t]*=[ -~\t]*", re.ASCII)
 
 
 class Parent(NamedTuple):
-    """Where a trace stands: what a message carries across the queue."""
+    """The trace context that a message carries: the trace and its latest span."""
 
     trace_id: str
     span_id: str
@@ -24,11 +24,12 @@ class Parent(NamedTuple):
 
     @property
     def traceparent(self) -> str:
+        """Return the value of the header `traceparent`."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
 
 
 def parse_parent(traceparent: str | None, tracestate: str | None = None) -> Parent | None:
-    """None for anything that is not of the form: it is then as if none had been given."""
+    """Return the context of the two headers, or None if they are missing or malformed."""
     if traceparent is None or len(traceparent) > _MAX_TRACEPARENT:
         return None
     match = _TRACEPARENT.fullmatch(traceparent.strip(" \t"))
@@ -37,12 +38,12 @@ def parse_parent(traceparent: str | None, tracestate: str | None = None) -> Pare
     version, trace_id, span_id, flags, more = match.groups()
     if version == "ff" or (version == "00" and more) or not trace_id.strip("0") or not span_id.strip("0"):
         return None
-    # Of a later version what we know of it is passed on, as the standard asks.
+    # From a later version the known fields are passed on, as the standard requires.
     return Parent(trace_id, span_id, flags if version == "00" else f"{int(flags, 16) & 1:02x}", _state(tracestate))
 
 
 def parent_of(headers: Mapping[str, str]) -> Parent | None:
-    """What a message's own headers carry."""
+    """Return the context in the headers of a message, or None."""
     return parse_parent(headers.get(TRACEPARENT), headers.get(TRACESTATE)) if headers else None
 
 

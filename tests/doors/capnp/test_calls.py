@@ -82,7 +82,7 @@ async def test_a_request_without_a_ref_reaches_the_default_queue() -> None:
     async with serve_capnp(SystemClock()) as server, stock_client(server) as queues:
         await queues.add(items=[b"x"])
 
-        assert (await server.core.messages.stats(holdfast.QueueRef(), Nothing())).ready == 1
+        assert (await server.core.inspection.stats(holdfast.QueueRef(), Nothing())).ready == 1
         assert (await queues.poll()).messages[0].contents == b"x"
 
 
@@ -145,7 +145,7 @@ async def test_identity_is_asked_for_on_each_connection() -> None:
             assert (await queues.authenticate(token="bad")).error.code == "unauthenticated"
             assert (await queues.poll()).error.code == "unauthenticated"
         # Without a tenant the caller's own is meant.
-        assert (await server.core.messages.stats(holdfast.QueueRef("acme"), Nothing())).ready == 1
+        assert (await server.core.inspection.stats(holdfast.QueueRef("acme"), Nothing())).ready == 1
         assert ("enqueue", None, "forbidden") in server.requests.seen
         assert ("enqueue", holdfast.QueueRef("acme"), "ok") in server.requests.seen
 
@@ -169,7 +169,7 @@ async def test_the_python_client_says_who_it_is() -> None:
 async def test_a_poll_waits_for_what_comes() -> None:
     async with serve_capnp(SystemClock()) as server, stock_client(server) as queues:
         waiting = asyncio.ensure_future(_sent(queues.poll(waitMs=30_000)))
-        await _until(lambda: server.core.dispatcher.waiters(holdfast.QueueRef()) == 1)
+        await _until(lambda: server.core.dispatcher.count_waiters(holdfast.QueueRef()) == 1)
         await queues.add(items=[b"x"])
 
         assert (await waiting).messages[0].contents == b"x"
@@ -178,7 +178,7 @@ async def test_a_poll_waits_for_what_comes() -> None:
 async def test_a_poll_that_is_left_is_answered_at_once() -> None:
     async with serve_capnp(ManualClock()) as server, stock_client(server) as queues:
         waiting = asyncio.ensure_future(_sent(queues.poll(waitMs=SCHEMA.forEver, ticket=7)))
-        await _until(lambda: server.core.dispatcher.waiters(holdfast.QueueRef()) == 1)
+        await _until(lambda: server.core.dispatcher.count_waiters(holdfast.QueueRef()) == 1)
         assert (await queues.poll(waitMs=1, ticket=7)).error.code == "invalid_argument"
         await queues.leave(ticket=8)
         await queues.leave(ticket=7)
@@ -190,10 +190,10 @@ async def test_a_client_that_leaves_while_it_waits_gives_its_delivery_back() -> 
     async with serve_capnp(ManualClock()) as server:
         async with stock_client(server) as queues:
             waiting = asyncio.ensure_future(_sent(queues.poll(waitMs=SCHEMA.forEver)))
-            await _until(lambda: server.core.dispatcher.waiters(holdfast.QueueRef()) == 1)
+            await _until(lambda: server.core.dispatcher.count_waiters(holdfast.QueueRef()) == 1)
         with pytest.raises(capnp.KjException):
             await waiting
-        await _until(lambda: server.core.dispatcher.waiters(holdfast.QueueRef()) == 0)
+        await _until(lambda: server.core.dispatcher.count_waiters(holdfast.QueueRef()) == 0)
         async with holdfast.open_async(server.url, retries=0) as hf:
             await hf.queue().enqueue("x")
             assert (await hf.queue().stats()).ready == 1
@@ -204,10 +204,10 @@ async def test_a_client_that_leaves_while_it_waits_gives_its_delivery_back() -> 
 async def test_a_poll_whose_promise_is_dropped_ends() -> None:
     async with serve_capnp(ManualClock()) as server, stock_client(server) as queues:
         waiting = asyncio.ensure_future(_sent(queues.poll(waitMs=SCHEMA.forEver)))
-        await _until(lambda: server.core.dispatcher.waiters(holdfast.QueueRef()) == 1)
+        await _until(lambda: server.core.dispatcher.count_waiters(holdfast.QueueRef()) == 1)
         waiting.cancel()
 
-        await _until(lambda: server.core.dispatcher.waiters(holdfast.QueueRef()) == 0)
+        await _until(lambda: server.core.dispatcher.count_waiters(holdfast.QueueRef()) == 0)
         await _until(lambda: ("claim_wait", holdfast.QueueRef(), "left") in server.requests.seen)
 
 

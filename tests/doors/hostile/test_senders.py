@@ -269,7 +269,7 @@ async def test_http_1_0_is_answered_without_chunks_and_closed(server: Server) ->
     async with asyncio.timeout(60):
         while await ready(server) != 1:
             await asyncio.sleep(0.01)
-    assert server.core.dispatcher.tenant_waiters("acme") == 0
+    assert server.core.dispatcher.count_tenant_waiters("acme") == 0
 
 
 async def test_head_answers_headers_alone(server: Server) -> None:

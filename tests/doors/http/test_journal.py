@@ -117,7 +117,7 @@ async def until_reading(server: Server) -> None:
 async def test_a_server_that_closes_lets_readers_go(server: Server, clock: ManualClock) -> None:
     reading = asyncio.create_task(server.get("/v1/journal", wait_ms=60_000))
     await until_reading(server)
-    server.core.messages.close()
+    server.core.inspection.close()
     clock.advance(100)
     assert (await asyncio.wait_for(reading, 60)).status == 200
 

@@ -58,7 +58,7 @@ class Caller:
 async def waiters(server: Server, expected: int) -> None:
     """Until so many claims wait."""
     async with asyncio.timeout(60):
-        while server.core.dispatcher.tenant_waiters("acme") != expected:
+        while server.core.dispatcher.count_tenant_waiters("acme") != expected:
             await asyncio.sleep(0.002)
 
 

@@ -192,7 +192,7 @@ async def test_a_message_over_its_tenants_limit_is_too_large_and_its_batch_not_t
 
 async def waiting(server: Server, expected: int, tenant: str = "acme") -> None:
     async with asyncio.timeout(60):
-        while server.core.dispatcher.tenant_waiters(tenant) != expected:
+        while server.core.dispatcher.count_tenant_waiters(tenant) != expected:
             await asyncio.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""Cron lines: what is one, and when its ticks fall, around changes of the clocks too."""
+"""Cron lines: valid and invalid ones, and their ticks, also around daylight saving changes."""
 
 from datetime import UTC, datetime
 from itertools import islice
@@ -49,7 +49,7 @@ def ticks(line: str, zone: str, after: str, number: int) -> list[str]:
     return found
 
 
-# --- Changes of the clocks -------------------------------------------------------------------------------------
+# --- Daylight saving changes -----------------------------------------------------------------------------------
 
 
 def test_a_time_that_is_left_out_in_spring_ticks_at_the_end_of_the_gap() -> None:
@@ -66,7 +66,7 @@ def test_a_time_that_comes_twice_in_autumn_ticks_the_first_time_alone() -> None:
 
 
 def test_asked_in_the_hour_that_comes_again_no_tick_lies_behind() -> None:
-    # 02:10 for the second time: the line's 02:30 was half an hour ago.
+    # 02:10 for the second time: the tick at 02:30 was 40 minutes ago.
     assert ticks("30 2 * * *", "Europe/Berlin", "2025-10-26T01:10", 1) == ["10-27 01:30"]
 
 
@@ -102,7 +102,7 @@ def test_the_29th_of_february_comes_in_leap_years() -> None:
     assert at == ms("2028-02-29T00:00")
 
 
-# --- As the library says -----------------------------------------------------------------------------------------
+# --- Comparison with cronsim-------------------------------------------------------------------------------------
 
 
 instants = st.integers(ms("2024-01-01T00:00"), ms("2027-01-01T00:00"))
@@ -120,7 +120,7 @@ def test_ticks_are_those_of_the_library_each_later_than_the_one_before(line: str
         assert at > at_ms
         found.append(at)
         at_ms = at
-    # In the hour that comes twice the library begins with ticks that have been.
+    # In the repeated hour the library begins with ticks in the past.
     assert found == sorted({each for each in expected if each > after})
 
 
@@ -148,7 +148,7 @@ def test_years_of_missed_minutes_are_no_work() -> None:
     assert latest_tick("0 0 29 2 *", "UTC", ms("1992-02-29T00:00"), ms("2027-12-31T00:00")) == ms("2024-02-29T00:00")
 
 
-# --- What is a line ------------------------------------------------------------------------------------------------
+# --- Valid lines ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A directory is a directory and a URL a URL; what is neither is refused, and nothing is made."""
+"""The argument of `open`: directories and URLs are accepted; other text is refused, and no directory is created."""
 
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -123,7 +123,7 @@ def test_the_path_of_a_directory_stays_one(path: str) -> None:
 
 
 def test_a_url_as_a_path_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="'http:/host:7077' is a URL as a path: give the URL as text"):
+    with pytest.raises(InvalidArgument, match="'http:/host:7077' is a URL in a path object: give the URL as text"):
         holdfast.open(Path("http://host:7077"))
 
 

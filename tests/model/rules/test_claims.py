@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.model.rules.claims import group_head, next_claim_at, turn_head
+from holdfast.model.rules.claims import group_head, next_claim_at, replace_head
 
 
 def unasked() -> int:
@@ -37,4 +37,4 @@ def test_a_group_shows_nothing_while_one_of_its_messages_is_in_flight() -> None:
 def test_a_head_that_changed_takes_the_place_of_the_one_before(
     shown: int | None, head: int | None, turned: tuple[int | None, int | None]
 ) -> None:
-    assert turn_head(shown, head) == turned
+    assert replace_head(shown, head) == turned

@@ -57,7 +57,7 @@ EXPECTED = {
 
 
 def changed(before: Life, change: Change) -> dict[str, object]:
-    """The fields in which the life after differs from the one before."""
+    """Return the fields that differ between two lives."""
     assert change.life is not None
     old, new = asdict(before), asdict(change.life)
     return {name: value for name, value in new.items() if value != old[name]}

@@ -157,13 +157,13 @@ async def test_a_drain_of_the_door_process_ends_its_waits_and_no_others(core: Co
         asyncio.create_task(subscription.next(None)),
         asyncio.create_task(watch.next(60_000)),
     ]
-    while core.dispatcher.waiters(REF) < 3:
+    while core.dispatcher.count_waiters(REF) < 3:
         await asyncio.sleep(0)
     relayed.backend.begin_drain()
     assert await asyncio.gather(*waits) == [[], [], False]
     assert watch.is_closed
     assert await writer.claim(REF, ClaimRequest(), None) == []
-    assert core.dispatcher.waiters(REF) == 1
+    assert core.dispatcher.count_waiters(REF) == 1
     await core.open_session(WRITER).enqueue(REF, [Draft(payload=b"x")])
     assert [each.payload for each in await beside] == [b"x"]
 

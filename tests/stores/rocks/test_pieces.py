@@ -203,10 +203,10 @@ def test_a_page_with_payloads_ends_by_its_bytes_also_within_a_step(store: Store)
     store.hf = store._open(store.path, settings={"max_payload": 32 << 20})
     for size in (9 << 20, 9 << 20, 9 << 20):
         store.enqueue(bytes(size))
-    messages = core_of(store.hf).messages
+    inspection = core_of(store.hf).inspection
     cursor, pages = None, []
     while True:
-        page = store.run(messages.browse(MAIL, BrowseRequest(cursor=cursor, limit=10, payload=True)))
+        page = store.run(inspection.browse(MAIL, BrowseRequest(cursor=cursor, limit=10, payload=True)))
         pages.append([len(each.payload) for each in page])
         cursor = page.cursor
         if cursor is None:

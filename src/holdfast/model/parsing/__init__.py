@@ -1,5 +1,5 @@
-"""Text and arguments from callers, parsed and checked.
+"""Parsers and checks of the text and the arguments that callers give.
 
-Refuses bad input with an error that names the field, and keeps no state.
+They raise `InvalidArgument`, which names the field, and keep no state.
 Start with `checks.py`.
 """

@@ -1,4 +1,4 @@
-"""Durations and instants as people write them, to whole milliseconds."""
+"""Parse durations and instants into whole milliseconds."""
 
 import math
 import re
@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from holdfast.model.errors import InvalidArgument
 
-# Far beyond any use, and small enough that now + a duration still fits 63 bits and a signed database column.
+# The longest duration. The sum of the time and a duration still fits into the 63 bits of a database column.
 MAX_MS = 1 << 53
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -17,7 +17,10 @@ Instant = int | datetime
 
 
 def parse_duration_ms(name: str, value: object) -> int:
-    """Seconds as a number, `"30s"` (ms, s, m, h, d) or a timedelta, to milliseconds. Never negative."""
+    """Return a duration in milliseconds, from seconds, text such as `"30s"` (ms, s, m, h, d) or a timedelta.
+
+    Fractions of a millisecond are rounded up. Raise `InvalidArgument` for anything else and for negative durations.
+    """
     match value:
         case bool():
             ms = math.nan
@@ -37,12 +40,12 @@ def parse_duration_ms(name: str, value: object) -> int:
         )
     if ms == (whole := int(ms)):
         return whole
-    # Up, for waiting less than asked would be wrong; but not for what is only the binary fraction's error.
+    # Round up, because a wait must not be shorter than requested; but not because of the error of a binary fraction.
     return math.ceil(round(ms, 6)) or math.ceil(ms)
 
 
 def parse_instant_ms(name: str, value: object) -> int:
-    """Milliseconds since 1970 or an aware datetime, to milliseconds."""
+    """Return an instant in milliseconds since 1970, from such a number or an aware datetime."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         value = int(value.timestamp() * 1_000)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_MS:

@@ -1,8 +1,8 @@
-"""Parse the argument of `open`: a directory, or the URL of a store or of a server.
+"""Parse the argument of `open`: a directory, or the URL of a store or a server.
 
-A mistyped URL must not become a directory with an odd name, in which messages are kept and never found again. So text
-that looks like a host or a URL is refused, with the spelling that was probably meant. A directory of such a name is
-written with a slash before it: `./localhost:7077`.
+A mistyped URL must not create a directory of that name, in which messages would be lost. Text that looks like a host or
+a URL is therefore refused, and the error suggests the right spelling. A directory with such a name needs a prefix:
+`./localhost:7077`.
 """
 
 import os
@@ -15,6 +15,8 @@ from holdfast.model.errors import InvalidArgument
 
 
 class UrlKind(StrEnum):
+    """The kinds of stores and servers that `open` accepts."""
+
     DIRECTORY = "directory"
     MEMORY = "memory"
     HTTP = "http"
@@ -43,7 +45,7 @@ _ACCEPTED = (
     "a directory, memory://, http://host:port, holdfast://host:port, capnp://host:port, postgres://, file:///, s3://, "
     "az:// or gs://"
 )
-# A scheme, and the colon and slashes behind it as people mistype them: `http:/host`, `http//host`, `memory:`.
+# A scheme with mistyped colon and slashes: `http:/host`, `http//host`, `memory:`.
 _MISTYPED = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+)(?P<mark>:/+|//+|:)(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _HOST_AND_PORT = re.compile(r"/*(?P<host>[^/\s]*):(?P<port>\d+)(?P<path>/.*)?")
 _HOST = re.compile(r"localhost|\d{1,3}(\.\d{1,3}){3}|\[[0-9a-f:.]+\]", re.IGNORECASE)
@@ -53,27 +55,31 @@ _SHOWN = 200
 
 
 class StoreUrl(NamedTuple):
+    """A parsed argument of `open`."""
+
     kind: UrlKind
-    # The text as given; for an `os.PathLike`, its path.
+    # The given text; for an `os.PathLike`, its path.
     text: str
 
     @property
     def is_server(self) -> bool:
+        """Return whether it is the URL of a server."""
         return self.kind in (UrlKind.HTTP, UrlKind.FRAMED, UrlKind.CAPNP)
 
 
 def parse_store_url(given: str | os.PathLike[str], *, field: str = "url") -> StoreUrl:
-    """Return what is meant. Raises InvalidArgument, with the right spelling, for text that is no URL and no directory.
+    """Return the kind and the text of an argument of `open`. An `os.PathLike` is always a directory.
 
-    An `os.PathLike` is a directory, whatever its name looks like.
+    `field` is the name of the argument, for the error. Raise `InvalidArgument`, which suggests the right spelling, for
+    text that looks like a mistyped URL or has an unknown scheme.
     """
     if isinstance(given, os.PathLike):
         path = os.fsdecode(given)
         if not path:
             raise InvalidArgument(f"{field} is empty: give {_ACCEPTED}", field=field)
         if (wrapped := _MISTYPED.fullmatch(path)) and wrapped["mark"] == ":/" and wrapped["scheme"].lower() in SCHEMES:
-            raise InvalidArgument(f"{_shown(path)!r} is a URL as a path: give the URL as text", field=field)
-        # With the prefix, no later check takes the name for a host.
+            raise InvalidArgument(f"{_shown(path)!r} is a URL in a path object: give the URL as text", field=field)
+        # With the prefix no later check takes the name for a host.
         return StoreUrl(UrlKind.DIRECTORY, path if path.startswith(("/", "./", "../")) else f"./{path}")
     if not isinstance(given, str):
         raise InvalidArgument(f"{field} is of type {type(given).__name__}: give {_ACCEPTED}", field=field)
@@ -85,22 +91,22 @@ def parse_store_url(given: str | os.PathLike[str], *, field: str = "url") -> Sto
         if kind is None:
             raise _unknown_scheme(scheme, rest, field)
         return StoreUrl(kind, given)
-    if (meant := _meant(given)) is not None:
+    if (suggestion := _suggest_url(given)) is not None:
         shown = _shown(given)
         raise InvalidArgument(
-            f"{shown!r} looks like a host or a URL: write {_shown(meant)}, or ./{shown.lstrip('/')} for a directory of "
-            "that name",
+            f"{shown!r} looks like a host or a URL: write {_shown(suggestion)}, or ./{shown.lstrip('/')} for a "
+            "directory of that name",
             field=field,
         )
     return StoreUrl(UrlKind.DIRECTORY, given)
 
 
-def _meant(text: str) -> str | None:
-    """Return the URL that a text without `://` was probably meant to be; None for the path of a directory."""
+def _suggest_url(text: str) -> str | None:
+    """Return the probable URL for text without `://`, or None if it is the path of a directory."""
     if text.startswith(("./", "../", "~")) or (text.startswith("/") and not text.startswith("//")):
         return None
-    if (mistyped := _MISTYPED.fullmatch(text)) and (meant := _mended(**mistyped.groupdict())) is not None:
-        return meant
+    if (mistyped := _MISTYPED.fullmatch(text)) and (url := _correct_url(**mistyped.groupdict())) is not None:
+        return url
     if _ADDRESS_6.fullmatch(text):
         return f"http://[{text}]:{_PORT}"
     if found := _HOST_AND_PORT.fullmatch(text):
@@ -109,20 +115,21 @@ def _meant(text: str) -> str | None:
     return f"http://{text}:{_PORT}" if _HOST.fullmatch(text) else None
 
 
-def _mended(scheme: str, mark: str, rest: str) -> str | None:
+def _correct_url(scheme: str, mark: str, rest: str) -> str | None:
+    """Return the correct form of a mistyped URL, or None if the text is not a URL."""
     rest = rest.lstrip("/")
     known = scheme.lower() if scheme.lower() in SCHEMES else None
-    # `a:b` is no URL: without a slash, only a scheme that is spelled right makes one.
+    # Without a slash, as in `a:b`, only a correctly spelled scheme makes the text a URL.
     if known is None and "/" in mark:
         known = _closest(scheme, 0.8)
     if known is not None:
         return f"{known}:{'///' if known == 'file' else '//'}{rest}"
-    # With a colon before the slash nothing but a URL is meant, here probably one without its scheme.
+    # A colon before the slash makes it a URL, here probably one without its scheme.
     return f"http://{scheme}/{rest}" if mark.startswith(":/") else None
 
 
 def _closest(scheme: str, cutoff: float) -> str | None:
-    """Return the scheme that this is a slip of the hand away from."""
+    """Return the known scheme that is most similar, if any is at least `cutoff` (0 to 1) alike."""
     return next(iter(get_close_matches(scheme.strip().lower(), SCHEMES, n=1, cutoff=cutoff)), None)
 
 
@@ -133,7 +140,7 @@ def _unknown_scheme(scheme: str, rest: str, field: str) -> InvalidArgument:
 
 
 def _shown(text: str) -> str:
-    """Return the part of a text that an error may repeat, without a possible password."""
+    """Return the text shortened for an error, without a user name and a password."""
     before, has_user, after = text.rpartition("@")
     if has_user:
         start = before.partition("://")

@@ -1,5 +1,5 @@
-"""The rules of a message's life, as data and pure functions.
+"""The rules of messages: transitions, retries, idempotency keys, FIFO groups and claim ledgers.
 
-No I/O, no clock and no randomness: both are arguments.
+Data and pure functions only: no I/O, and the time and random numbers are arguments.
 Start with `lifecycle.py`.
 """

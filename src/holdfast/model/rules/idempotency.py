@@ -1,4 +1,4 @@
-"""Idempotency keys: a draft whose key was seen within the queue's window repeats the first message with that key."""
+"""Idempotency keys: a draft with a key that was used within the queue's window is a duplicate, not a new message."""
 
 from collections.abc import Container, Mapping, Sequence
 
@@ -8,52 +8,57 @@ from holdfast.model.answers import Enqueued
 from holdfast.model.message import Draft
 
 
-def first_of_keys(drafts: Sequence[Draft]) -> dict[str, int]:
-    """Return the place of the first draft of each key."""
+def index_keys(drafts: Sequence[Draft]) -> dict[str, int]:
+    """Return the index of the first draft with each key."""
     firsts: dict[str, int] = {}
-    for place, draft in enumerate(drafts):
+    for index, draft in enumerate(drafts):
         if draft.key is not None:
-            firsts.setdefault(draft.key, place)
+            firsts.setdefault(draft.key, index)
     return firsts
 
 
-def new_places(
+def find_new(
     drafts: Sequence[Draft], firsts: Mapping[str, int], seen: Container[str], *, remembers_keys: bool
 ) -> Sequence[int]:
-    """Return the places of the drafts that become messages of their own; every other draft repeats a message.
+    """Return the indexes of the drafts that become new messages; the other drafts are duplicates.
 
-    `firsts` comes from `first_of_keys`; `seen` are the keys that the queue still remembers, and each of them is a
-    repetition. Within one call a key repeats itself only if the queue remembers keys at all: its window is not 0.
+    Args:
+        firsts: The result of `index_keys`.
+        seen: The keys that the queue remembers. Every draft with one of them is a duplicate.
+        remembers_keys: False if the queue's window is 0. A key may then occur several times in one call.
     """
     if not firsts:
         return range(len(drafts))
     return [
-        place
-        for place, draft in enumerate(drafts)
-        if draft.key is None or (draft.key not in seen and (firsts[draft.key] == place or not remembers_keys))
+        index
+        for index, draft in enumerate(drafts)
+        if draft.key is None or (draft.key not in seen and (firsts[draft.key] == index or not remembers_keys))
     ]
 
 
-def results_of(
-    drafts: Sequence[Draft], places: Sequence[int], ids: Sequence[int], seen: Mapping[str, Enqueued]
+def make_results(
+    drafts: Sequence[Draft], new: Sequence[int], ids: Sequence[int], seen: Mapping[str, Enqueued]
 ) -> list[Enqueued]:
-    """Return the result of each draft: those at `places` are new messages with these ids, the others duplicates.
+    """Return the result of each draft.
 
-    `seen` gives the first message of each key that the queue still remembers.
+    Args:
+        new: The indexes of the drafts that became messages, as `find_new` returned them.
+        ids: The ids of these messages.
+        seen: The first message with each key that the queue remembers.
     """
     made = [
-        Enqueued(snowflake=id, given_correlation_id=drafts[place].correlation_id)
-        for place, id in zip(places, ids, strict=True)
+        Enqueued(snowflake=id, given_correlation_id=drafts[index].correlation_id)
+        for index, id in zip(new, ids, strict=True)
     ]
     if len(made) == len(drafts):
         return made
     first_of_key = dict(seen)
-    by_place = dict(zip(places, made, strict=True))
-    for place, enqueued in by_place.items():
-        key = drafts[place].key
+    by_index = dict(zip(new, made, strict=True))
+    for index, enqueued in by_index.items():
+        key = drafts[index].key
         if key is not None:
             first_of_key.setdefault(key, enqueued)
     return [
-        by_place[place] if place in by_place else replace(first_of_key[draft.key or ""], duplicate=True)
-        for place, draft in enumerate(drafts)
+        by_index[index] if index in by_index else replace(first_of_key[draft.key or ""], duplicate=True)
+        for index, draft in enumerate(drafts)
     ]

@@ -1,7 +1,7 @@
-"""The rules of a leased message (SPEC 2): the transition table as data, and the arithmetic around it.
+"""The life cycle of a message (SPEC 2): the table of its transitions, and a function for each.
 
-`TRANSITIONS` is the whole of what may happen. Each function below takes one step along it: it is given the
-message's `Life`, the time and the dice, and answers the `Change`. Stores keep the answer; they decide nothing.
+`TRANSITIONS` has every transition that is allowed. Each function makes one of them: it takes the `Life` of a message
+and the time, and returns the `Change`. Stores save the change; they decide nothing.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from holdfast.model.rules.retry import backoff_ms
 
 
 class Cause(StrEnum):
-    """Why a message changes."""
+    """The reason for a transition."""
 
-    # The text's own: Enum's is written in Python, and these are keys on the hot path.
+    # `Enum.__hash__` is written in Python. The members are dictionary keys on the hot path, where `str`'s is faster.
     __hash__ = str.__hash__
 
     ENQUEUE = "enqueue"
@@ -46,8 +46,10 @@ class Cause(StrEnum):
 
 
 class Step(NamedTuple):
-    state: State | None  # None: gone
-    event: Event | None  # None: no transition, so nothing for the journal
+    """The outcome of a transition."""
+
+    state: State | None  # None: the message is removed
+    event: Event | None  # None: the journal gets no event, because the state stays the same
 
 
 TRANSITIONS: dict[tuple[State | None, Cause], Step] = {
@@ -78,31 +80,35 @@ TRANSITIONS: dict[tuple[State | None, Cause], Step] = {
 }
 
 
-# Read once for the steps of every message: Python 3.11 finds a member in its class by a slow way, and it shows.
+# Python 3.11 is slow to look a member up in its enum class, and every message takes these steps. So they are looked up
+# once.
 _CLAIM, _ACK = Cause.CLAIM, Cause.ACK
 _READY, _IN_FLIGHT, _SUCCEEDED = State.READY, State.IN_FLIGHT, State.SUCCEEDED
 _CLAIMED, _ACKED = TRANSITIONS[_READY, _CLAIM], TRANSITIONS[_IN_FLIGHT, _ACK]
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """The lease of a message in flight."""
+
     token: bytes
     claimed_at: int
     expires_at: int
-    # However often it is extended, the lease ends here (max_lease).
+    # The latest end of the lease, however often it is extended (`max_lease_ms`).
     ends_at: int
     owner: str | None = None
-    # Set when the claim stands in a consumer's ledger: (consumer, number).
+    # The consumer and the number of the claim, if it is in a claim ledger.
     ledger: tuple[str, int] | None = None
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """What of a message changes."""
+    """The part of a stored message that its transitions change."""
 
     state: State = State.READY
     priority: int = DEFAULT_PRIORITY
-    # Of a Ready message: claimable from then on. In flight it is kept, so that a release keeps its place.
+    # The instant from which a ready message can be claimed. A claim keeps it, so that a release returns the message to
+    # its former position in the queue.
     visible_at: int = 0
-    # The TTL's end; None: never.
+    # The end of the TTL; None: never.
     expires_at: int | None = None
     attempt: int = 0
     failures: int = 0
@@ -112,19 +118,19 @@ class Life(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False)
     lease: Lease | None = None
     error: str | None = None
     reason: str | None = None
-    # When it entered Succeeded or Failed.
+    # The instant at which the message succeeded or failed.
     settled_at: int | None = None
-    # Of a Succeeded message: when its record goes; None: at once.
+    # The instant at which the record of a succeeded message is removed; None: at once.
     keep_until: int | None = None
 
     @property
     def is_gone(self) -> bool:
-        """Succeeded, and nothing of it is kept."""
+        """Return whether the message succeeded and its record is not kept."""
         return self.state is _SUCCEEDED and self.keep_until is None
 
 
 class Change(NamedTuple):
-    """One step of a message: its life after it (None: gone) and what the journal says of it."""
+    """One transition of a message: its new life (None: the message is removed) and the fields of the journal event."""
 
     life: Life | None
     event: Event | None
@@ -132,12 +138,15 @@ class Change(NamedTuple):
     error: str | None = None
 
 
-# Makes a `Change` in half the time of a call of the class.
+# Makes a `Change` in half the time of calling the class.
 _change = tuple.__new__
 
 
 def holds(life: Life, receipt: Receipt, now_ms: int) -> bool:
-    """The fencing rule: this receipt is of the message's current lease, and that has not run out."""
+    """Return whether a receipt is that of the current lease, and the lease has not expired. This is the fencing rule.
+
+    The token is compared in constant time, so that response times do not help to guess it.
+    """
     lease = life.lease
     return (
         lease is not None
@@ -148,11 +157,12 @@ def holds(life: Life, receipt: Receipt, now_ms: int) -> bool:
 
 
 def is_over(life: Life, now_ms: int) -> bool:
-    """Its TTL has run out."""
+    """Return whether the TTL of the message has ended."""
     return life.expires_at is not None and life.expires_at <= now_ms
 
 
 def first_life(draft: Draft, default_ttl_ms: int | None, now_ms: int) -> Life:
+    """Return the life of a new message. `default_ttl_ms` is that of the queue, for a draft without a TTL."""
     ttl_ms = default_ttl_ms if draft.ttl_ms is None else draft.ttl_ms
     return Life(
         state=State.READY,
@@ -173,7 +183,11 @@ def claim(
     ledger: tuple[str, int] | None = None,
     version_floor: int = 0,
 ) -> Change:
-    """`version_floor` is for a store that may have lost claims in a crash: the new version is above it."""
+    """Claim one ready message.
+
+    The new version is above `version_floor`. A store that may have lost claims in a crash gives a floor above the
+    versions of those claims.
+    """
     [change] = claim_all(
         [life], policy, now_ms, tokens=[token], lease_ms=lease_ms, owner=owner, ledger=ledger, floors=[version_floor]
     )
@@ -191,7 +205,7 @@ def claim_all(
     ledger: tuple[str, int] | None,
     floors: Sequence[int],
 ) -> list[Change]:
-    """Claim several messages for one caller. `floors` are the version floors, as `claim` has one."""
+    """Claim several messages for one caller, each with a token and a version floor of its own."""
     ends_at = now_ms + policy.max_lease_ms
     expires_at = now_ms + (policy.lease_ms if lease_ms is None else lease_ms)
     if expires_at > ends_at:
@@ -216,14 +230,14 @@ def claim_all(
 
 
 def extend(life: Life, policy: QueuePolicy, now_ms: int, lease_ms: int | None) -> Change:
-    """Expiry = now + lease, which may shorten it; never past what max_lease allows in all."""
+    """Set the expiry of the lease to now plus `lease_ms`, which may shorten it, but not beyond `Lease.ends_at`."""
     lease = _lease_of(life)
     expires_at = min(now_ms + (policy.lease_ms if lease_ms is None else lease_ms), lease.ends_at)
     return _to(life, Cause.EXTEND, lease=replace(lease, expires_at=expires_at))
 
 
 def ack(life: Life, policy: QueuePolicy, now_ms: int) -> Change:
-    """Succeeded, and kept for look-up where the policy says so."""
+    """Finish a message. Its record is kept for look-ups if the policy says so."""
     step = _ACKED if life.state is _IN_FLIGHT else _step(life.state, _ACK)
     keep_ms = policy.keep_succeeded_ms
     keep_until = now_ms + keep_ms if keep_ms else None
@@ -243,6 +257,14 @@ def nack(
     exhausted: bool = False,
     roll: float,
 ) -> Change:
+    """Fail one attempt: the message is retried later, or becomes a dead letter.
+
+    Args:
+        delay_ms: The delay before the retry; None: exponential with jitter.
+        final: Do not retry.
+        exhausted: Do not retry, because the caller's own retries are used up.
+        roll: A random number in [0, 1), for the jitter.
+    """
     error = error[:MAX_ERROR] if error else None
     failures = life.failures + 1
     if exhausted:
@@ -260,7 +282,7 @@ def nack(
 
 
 def defer(life: Life, policy: QueuePolicy, now_ms: int, *, error: str | None, delay_ms: int | None) -> Change:
-    """Given back for later without using the retry budget."""
+    """Return a message to the queue for later, without using up a retry."""
     error = error[:MAX_ERROR] if error else life.error
     if is_over(life, now_ms):
         return _end_by_ttl(life, policy, now_ms, error=error)
@@ -268,21 +290,21 @@ def defer(life: Life, policy: QueuePolicy, now_ms: int, *, error: str | None, de
 
 
 def release(life: Life, policy: QueuePolicy, now_ms: int) -> Change:
-    """Given back uncounted, in its old place."""
+    """Return a message to its former position in the queue, without using up a retry."""
     if is_over(life, now_ms):
         return _end_by_ttl(life, policy, now_ms, releases=life.releases + 1, error=life.error)
     return _to(life, Cause.RELEASE, lease=None, releases=life.releases + 1)
 
 
 def unsend(life: Life, policy: QueuePolicy, now_ms: int) -> Change:
-    """A claim whose caller left before it was told: as if it had not been, but the version never goes back."""
+    """Undo a claim whose caller left before the delivery was sent. The version stays, because it never decreases."""
     if is_over(life, now_ms):
         return _end_by_ttl(life, policy, now_ms, attempt=life.attempt - 1, error=life.error)
     return _to(life, Cause.UNSENT, reason="unsent", lease=None, attempt=life.attempt - 1)
 
 
 def expire(life: Life, envelope: Envelope, policy: QueuePolicy, now_ms: int) -> Change:
-    """The lease ran out: claimable again as of its expiry, unless the retry budget or the TTL is used up."""
+    """End an expired lease. The message is ready as of the expiry, unless its retries or its TTL are used up."""
     lease = _lease_of(life)
     expiries = life.expiries + 1
     if is_over(life, now_ms):
@@ -293,12 +315,12 @@ def expire(life: Life, envelope: Envelope, policy: QueuePolicy, now_ms: int) -> 
 
 
 def end_by_ttl(life: Life, policy: QueuePolicy, now_ms: int) -> Change:
-    """A Ready message's TTL ran out: to the dead letters, or dropped where the policy says so."""
+    """End a ready message whose TTL has ended. The policy says whether it becomes a dead letter or is removed."""
     return _end_by_ttl(life, policy, now_ms, error=life.error)
 
 
 def redrive(life: Life, envelope: Envelope, default_ttl_ms: int | None, now_ms: int) -> Change:
-    """Out of the dead letters with a fresh retry budget and TTL; attempt and version go on."""
+    """Make a dead letter ready again with new retries and a new TTL. The attempt and the version continue."""
     ttl_ms = default_ttl_ms if envelope.ttl_ms is None else envelope.ttl_ms
     return _to(
         life,
@@ -312,19 +334,23 @@ def redrive(life: Life, envelope: Envelope, default_ttl_ms: int | None, now_ms: 
 
 
 def move(life: Life) -> Change:
+    """Move a message to another queue; its life stays the same."""
     return _to(life, Cause.MOVE, reason=life.reason)
 
 
 def reprioritise(life: Life, priority: int) -> Change:
+    """Give a ready message another priority."""
     return _to(life, Cause.REPRIORITISE, priority=priority)
 
 
 def remove(life: Life, reason: str) -> Change:
+    """Remove a message. `reason` is for the journal."""
     step = _step(life.state, Cause.REMOVE)
     return Change(None, step.event, reason)
 
 
 def budget(envelope: Envelope, policy: QueuePolicy) -> int:
+    """Return the number of retries that a message may use."""
     return policy.max_retries if envelope.max_retries is None else envelope.max_retries
 
 

@@ -1,4 +1,4 @@
-"""From what is asked of a message to the step it takes."""
+"""The change of a message that a verdict or a bulk verb makes."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,14 +9,17 @@ from holdfast.model.requests import Cancel, Move, Purge, Redrive, Remove, Reprio
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.lifecycle import Change, Life
 
-# Read once: most verdicts are acks, and to find a member in its class costs as much as the rest of the decision.
+# Looking a member up in its class costs as much as the rest of the decision, and most verdicts are acks.
 _ACK: Final = Settle.ACK
 
 
-def judge(
+def apply_verdict(
     life: Life, envelope: Envelope, verdict: Verdict, policy: QueuePolicy, now_ms: int, roll: Callable[[], float]
 ) -> Change:
-    """What a verdict does to a message whose lease it holds."""
+    """Return the change that a verdict makes. The caller has checked that the receipt holds the message.
+
+    `roll` returns a random number in [0, 1), for the delay of a retry.
+    """
     if verdict.settle is _ACK:
         return lifecycle.ack(life, policy, now_ms)
     match verdict.settle:
@@ -44,8 +47,8 @@ def judge(
             return lifecycle.remove(life, "removed")
 
 
-def alter(life: Life, envelope: Envelope, verb: Verb, default_ttl_ms: int | None, now_ms: int) -> Change:
-    """What an operator's verb does to a message it means."""
+def apply_verb(life: Life, envelope: Envelope, verb: Verb, default_ttl_ms: int | None, now_ms: int) -> Change:
+    """Return the change that a bulk verb makes to a message that matches."""
     match verb:
         case Purge():
             return lifecycle.remove(life, "purged")

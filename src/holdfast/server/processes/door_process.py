@@ -25,6 +25,7 @@ import structlog
 
 from holdfast.clock import SystemClock
 from holdfast.model.errors import HoldfastError
+from holdfast.runtime import LoopRuntime
 from holdfast.server.doors.doors import LAST_S, Doors
 from holdfast.server.doors.identities import identity_of
 from holdfast.server.doors.listen import make_tls
@@ -85,12 +86,16 @@ async def serve(start: DoorStart, control: asyncio.StreamReader) -> bool:
     weights = TenantWeights()
     link = StoreLink(start.link, weights.weight_of, most_at_once(settings.processes))
     backend, counts = RelayBackend(link, weights), DoorCounts(link, weights)
-    identity = identity_of(settings, SystemClock())
+    clock = SystemClock()
+    runtime = LoopRuntime(clock)
+    identity = identity_of(settings, clock)
     ports = Ports(settings, is_shared=True)
     doors = Doors(ports, settings, make_tls(settings))
     tracing = tracing_from(os.environ, version=version("holdfast"))
     await identity.start()
-    background = [asyncio.create_task(work) for work in (counts.run(), counts.lag.run(), _obey(control, stop))]
+    background = [
+        asyncio.create_task(work) for work in (counts.run(clock), counts.lag.run(runtime), _obey(control, stop))
+    ]
     try:
         await counts.report_once()
         await doors.start(backend, identity, counts, tracing)
@@ -111,6 +116,7 @@ async def serve(start: DoorStart, control: asyncio.StreamReader) -> bool:
             task.cancel()
         link.close()
         await identity.close()
+        await runtime.aclose()
         await asyncio.to_thread(tracing.shut_down)
         watchdog.dismiss()
         signals.restore()

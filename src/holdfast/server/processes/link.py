@@ -136,7 +136,7 @@ class _Window:
         try:
             await turn
         except asyncio.CancelledError:
-            if not self._turns.leave(tenant, turn) and not turn.cancelled():
+            if not self._turns.remove(tenant, turn) and not turn.cancelled():
                 self.leave()  # the turn was given, and is not used
             raise
         finally:

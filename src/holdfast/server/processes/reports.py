@@ -4,13 +4,13 @@ Each door process reports once a second, and before it asks for the text of a sc
 process that is killed are lost.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from holdfast.background import Backoff, run_forever
+from holdfast.background import Backoff, run_forever, sleep_for
+from holdfast.clock import Clock
 from holdfast.model.names import QueueRef
 from holdfast.server.processes.link import StoreLink
 from holdfast.service.access import ANYONE
@@ -20,7 +20,7 @@ from holdfast.telemetry.lag import LoopLag
 from holdfast.telemetry.metrics import LATENCY_BOUNDS, Metrics, Turns
 from holdfast.wire.framed import links
 
-_EVERY_S = 1.0
+_EVERY_MS = 1_000
 _MAX_TENANTS = 10_000
 
 # The head of calls that are made for no caller.
@@ -71,9 +71,9 @@ class DoorCounts:
         call = links.RenderMetricsCall(None, None, None)
         return links.read_bytes(await self._link.ask(NO_CALLER + links.write_link_call(call), ANYONE.own_tenant))
 
-    async def run(self) -> None:
+    async def run(self, clock: Clock) -> None:
         """Report once a second, until cancelled."""
-        await run_forever(self.report_once, Backoff("door-report"), lambda: asyncio.sleep(_EVERY_S))
+        await run_forever(self.report_once, Backoff("door-report"), clock, lambda: sleep_for(clock, _EVERY_MS))
 
     async def report_once(self) -> None:
         call = links.ReportCall(None, None, None, self._take_report())
@@ -94,7 +94,7 @@ class DoorCounts:
             turns_waiting=0 if self.turns is None else self.turns.waiting,
             turn_counts=[now - before for now, before in zip(waits.counts, reported.counts, strict=True)],
             turn_sum=waits.sum - reported.sum,
-            highest_lag_s=self.lag.take_highest(),
+            highest_lag_ms=self.lag.take_highest_ms(),
             cpu_s=time.process_time(),
             tenants=self._weights.tenants,
         )
@@ -126,7 +126,7 @@ class ServerReports:
             )
         self._waiting[number] = report.turns_waiting
         self.waits.add(_histogram(WAIT_BOUNDS, report.turn_counts, report.turn_sum))
-        self._metrics.lag.note(report.highest_lag_s)
+        self._metrics.lag.note(report.highest_lag_ms)
         self._cpu_s[number] = report.cpu_s
         return {tenant: self._weight_of(tenant) for tenant in report.tenants}
 

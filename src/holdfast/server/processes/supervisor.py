@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.background import Backoff
+from holdfast.background import Backoff, sleep_for
+from holdfast.clock import Clock
 from holdfast.doors.identity import Identity
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.server.compose import Core
@@ -62,7 +63,7 @@ class DoorProcesses:
         for error in started:
             if isinstance(error, BaseException):
                 raise error
-        self._keepers = [asyncio.create_task(self._keep(each)) for each in self._processes]
+        self._keepers = [asyncio.create_task(self._keep(each, core.runtime.clock)) for each in self._processes]
 
     async def _start(self, process: "DoorProcess") -> None:
         assert self._links is not None
@@ -77,7 +78,7 @@ class DoorProcesses:
             await self._links.dismiss(peer)
             raise
 
-    async def _keep(self, process: "DoorProcess") -> None:
+    async def _keep(self, process: "DoorProcess", clock: Clock) -> None:
         """Replace a door process whenever it ends by itself."""
         assert self._links is not None
         assert self._reports is not None
@@ -100,7 +101,7 @@ class DoorProcesses:
                 try:
                     await self._start(process)
                 except (HoldfastError, OSError) as error:
-                    await asyncio.sleep(backoff.failed(error) / 1_000)
+                    await sleep_for(clock, backoff.failed(error))
                 else:
                     backoff.succeeded()
                     break

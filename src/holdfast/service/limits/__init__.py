@@ -1,5 +1,5 @@
-"""Admission: rates, concurrency caps, quotas and turns between tenants.
+"""Admission of calls: rates, limits on concurrent calls, and fair turns between tenants.
 
-Knows no protocol and no store.
+Nothing here knows a protocol or a concrete store.
 Start with `admission.py`.
 """

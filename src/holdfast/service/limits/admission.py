@@ -1,17 +1,17 @@
-"""Admission: how much a tenant may ask of the server, and whose turn it is when all ask at once (SPEC 7.3, 8.7, 8.8).
+"""Admission: the limits of tenants and queues, and fair turns when the server is busy (SPEC 7.3, 8.7, 8.8).
 
-Three things stand between a call and the store:
+A call passes three checks before it reaches the store:
 
-    rates   token buckets of the tenant and of the queue. What they do not cover is refused at once, and the refusal
-            says when to ask again.
-    caps    `max_claims` and `max_enqueues` of a queue: calls under way, a claim for as long as it waits. A queue has
-            one tenant, so its own line is first come first served; fairness across tenants is the gate's.
-    gate    enqueues in hand in the store, of all tenants. What exceeds it takes turns by the tenants' weights.
+    rates   The token buckets of the tenant and of the queue. A call without enough tokens is refused at once, with the
+            time after which to retry.
+    caps    The limits `max_claims` and `max_enqueues` on concurrent calls of a queue. A claim counts while it waits.
+            Calls of a queue are served in their order; they all belong to one tenant.
+    gate    The limit on concurrent enqueues of all tenants. Further enqueues take turns by the weights of the tenants.
 
-Who waits at a cap or at the gate waits a bounded time, then is refused. Verdicts (ack, nack, extend, release) pass none
-of the three: a refused ack only makes work be done twice. Nor do stats, whose figures the store has at hand.
+The wait at a cap and at the gate is bounded; after it the call is refused. Verdicts (ack, nack, extend, release) pass
+no check, because a refused ack would only lead to a second delivery. Stats pass none either; they cost little.
 
-A queue without limits, of a tenant without limits, pays for two look-ups and a counter, and nothing is made for it.
+For a queue and a tenant without limits, admission costs two look-ups and a counter.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ from holdfast.service.directory import PolicyCache
 from holdfast.service.limits.buckets import Buckets, MemoryBuckets
 from holdfast.service.limits.gate import Gate
 
-# Enqueues in hand in the store: enough for one sync of the disk to serve many, few enough that a tenant that comes new
-# never stands behind more than these.
+# The maximum number of concurrent enqueues. It is large enough for one sync of the disk to serve many of them, and
+# small enough that a new tenant does not wait behind many enqueues of others.
 MAX_IN_HAND = 256
-# How long a call may wait at a cap and at the gate, together.
+# The maximum time that a call waits at a cap and at the gate, together.
 MAX_WAIT_MS = 5_000
 
 _RETRY_AFTER_MS = 1_000
@@ -40,29 +40,34 @@ Outcome = Literal["admitted", "waited", "limited", "refused"]
 
 
 class Observer(Protocol):
-    """Told of what admission decided, where there was something to decide: a limit or a wait."""
+    """A recorder of admission's decisions about calls that have a limit or had to wait."""
 
     def decided(self, ref: QueueRef, kind: Kind, outcome: Outcome) -> None:
-        """`admitted`: within its limits. `waited`: admitted after its turn came. `limited`: over a rate. `refused`: at
-        the end of its wait, or because too many waited already."""
+        """Record a decision.
+
+        The outcomes are `admitted` (within the limits), `waited` (admitted after a wait), `limited` (over a rate) and
+        `refused` (after the longest wait, or because too many calls waited already).
+        """
 
     def waited(self, ref: QueueRef, kind: Kind, ms: int) -> None:
-        """However it ended."""
+        """Record the time that a call waited, whether it was admitted or not."""
 
 
 class NoObserver:
+    """An observer that records nothing."""
+
     def decided(self, ref: QueueRef, kind: Kind, outcome: Outcome) -> None:
-        pass
+        """Do nothing."""
 
     def waited(self, ref: QueueRef, kind: Kind, ms: int) -> None:
-        pass
+        """Do nothing."""
 
 
 class Hold:
-    """A call that was let in, for as long as it is under way: used by `with`.
+    """An admitted call, as a context manager around it.
 
-    An error gives the tokens back: what the store refused or could not do was not had. A caller that leaves does not
-    get them back, for the store may have done it all the same.
+    If the call raises an error, its tokens are returned, because the store did not do the work. If the caller is
+    cancelled they are not, because the store may have done it.
     """
 
     __slots__ = ("_admission", "charges", "gates", "kind", "ref", "waited_ms")
@@ -79,17 +84,20 @@ class Hold:
         return self
 
     def __exit__(self, raised: type[BaseException] | None, *rest: object) -> None:
-        self._admission.let_go(self, is_unused=raised is not None and issubclass(raised, Exception))
+        self._admission.release(self, is_unused=raised is not None and issubclass(raised, Exception))
 
     def remaining_ms(self, wait_ms: int | None) -> int | None:
-        """What is left of a claim's wait."""
+        """Return the rest of a claim's `wait_ms`, after the time that it waited for admission."""
         return None if wait_ms is None else max(0, wait_ms - self.waited_ms)
 
     def delivered(self, deliveries: Sequence[Delivery]) -> None:
-        self._admission.read(self.ref, len(deliveries), sum(each.bytes for each in deliveries))
+        """Charge the deliveries of a claim."""
+        self._admission.charge_read(self.ref, len(deliveries), sum(each.bytes for each in deliveries))
 
 
 class Admission:
+    """The admission of all calls of one server."""
+
     def __init__(
         self,
         directory: PolicyCache,
@@ -106,30 +114,37 @@ class Admission:
         self._buckets: Buckets = buckets or MemoryBuckets()
         self._observer: Observer = observer or NoObserver()
         self.gate = Gate(runtime, max_in_hand, directory.weight_of)
-        # Of capped queues with calls under way.
+        # The gates of queues with a cap, while they have calls.
         self._caps: dict[tuple[QueueRef, Kind], Gate] = {}
 
-    def tell(self, observer: Observer) -> None:
-        """Of everything from now on, instead of whoever was told before."""
+    def set_observer(self, observer: Observer) -> None:
+        """Replace the observer."""
         self._observer = observer
 
-    def take_from(self, buckets: Buckets) -> None:
-        """From now on these are charged."""
+    def set_buckets(self, buckets: Buckets) -> None:
+        """Charge these buckets from now on."""
         self._buckets = buckets
 
     def is_limited(self, ref: QueueRef) -> bool:
+        """Return whether the queue or its tenant has a limit."""
         return ref.tenant in self._tenant_limits or ref in self._queue_limits
 
     # --- Enqueues --------------------------------------------------------------------------------------------
 
-    def at_once(self, ref: QueueRef) -> Gate | None:
-        """The way in for an enqueue that nothing limits and that nobody waits before; None: ask `enqueue`."""
+    def enter_at_once(self, ref: QueueRef) -> Gate | None:
+        """Admit an enqueue that has no limit and need not wait, and return the gate to leave afterwards.
+
+        Otherwise return None; then call `admit_enqueue`. This is a shortcut for the most frequent case.
+        """
         if ref.tenant in self._tenant_limits or ref in self._queue_limits or not self.gate.try_enter():
             return None
         return self.gate
 
-    async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> Hold:
-        """Each message is one operation; all of the call is charged or none of it."""
+    async def admit_enqueue(self, ref: QueueRef, drafts: list[Draft]) -> Hold:
+        """Admit an enqueue. Each message is one operation; the call is charged whole or not at all.
+
+        Raise `RateLimited` if a rate is used up, or if no turn comes within `MAX_WAIT_MS`.
+        """
         size = sum(draft.bytes for draft in drafts)
         policy = self._queue_limits.get(ref)
         hold = await self._charge(ref, "write", len(drafts), size)
@@ -137,25 +152,32 @@ class Admission:
         await self._wait_for_turn(hold, cap, MAX_WAIT_MS, gate_cost=cost_of(len(drafts), size))
         return hold
 
-    # --- Claims and looks ------------------------------------------------------------------------------------
+    # --- Claims and look-ups ---------------------------------------------------------------------------------
 
-    async def claim(self, ref: QueueRef, wait_ms: int | None) -> Hold:
-        """A claim costs one operation when it comes, be there something or not: else asking an empty queue over and
-        over would be free. What it is given beyond that is charged after (`Hold.delivered`), into debt if need be; the
-        claims that follow wait until the debt is paid."""
+    async def admit_claim(self, ref: QueueRef, wait_ms: int | None) -> Hold:
+        """Admit a claim.
+
+        Each claim costs one operation in advance; otherwise claims on an empty queue would be free. Its further
+        messages are charged afterwards (`Hold.delivered`), which may leave a debt that later claims have to wait for.
+
+        Raise `RateLimited` if a rate is used up, or if no turn comes within `wait_ms` and `MAX_WAIT_MS`.
+        """
         policy = self._queue_limits.get(ref)
         hold = await self._charge(ref, "read", 1, 1)
         cap = None if policy is None else policy.max_claims
         await self._wait_for_turn(hold, cap, min(wait_ms or MAX_WAIT_MS, MAX_WAIT_MS))
         return hold
 
-    async def look(self, ref: QueueRef) -> None:
-        """A look-up or a page of a listing: charged as a claim, but it is no claim under way. `read` says the rest."""
+    async def admit_look(self, ref: QueueRef) -> None:
+        """Admit a look-up or a page of a listing. It is charged like a claim, but does not count towards `max_claims`.
+
+        Call `charge_read` afterwards. Raise `RateLimited` if a rate is used up.
+        """
         if self.is_limited(ref):
             await self._charge(ref, "read", 1, 1)
 
-    def read(self, ref: QueueRef, messages: int, size: int) -> None:
-        """What a claim or a look was given: of it, one operation and one byte were paid when it came."""
+    def charge_read(self, ref: QueueRef, messages: int, size: int) -> None:
+        """Charge the results of a claim or a look-up, without the operation and the byte charged in advance."""
         if messages and self.is_limited(ref):
             charges = self._charges(ref, "read", messages - 1, max(0, size - 1))
             self._buckets.owe(charges, self._runtime.clock.now_ms())
@@ -180,7 +202,7 @@ class Admission:
     # --- Turns -----------------------------------------------------------------------------------------------
 
     async def _wait_for_turn(self, hold: Hold, cap: int | None, max_wait_ms: int, gate_cost: int | None = None) -> None:
-        """Past the queue's cap, then past the gate. On any way out but the end the hold is let go."""
+        """Wait at the cap of the queue, then at the gate. On any error release the hold."""
         ref, kind, start_ms = hold.ref, hold.kind, self._runtime.clock.now_ms()
         until_ms = start_ms + max_wait_ms
         has_waited = False
@@ -190,7 +212,7 @@ class Admission:
             if gate_cost is not None:
                 has_waited |= await self._pass(hold, self.gate, gate_cost, until_ms)
         except BaseException as error:
-            self.let_go(hold, is_unused=True)
+            self.release(hold, is_unused=True)
             if waited_ms := self._runtime.clock.now_ms() - start_ms:
                 self._observer.waited(ref, kind, waited_ms)
             if isinstance(error, RateLimited):
@@ -203,11 +225,11 @@ class Admission:
             self._observer.decided(ref, kind, "waited" if has_waited else "admitted")
 
     async def _pass(self, hold: Hold, gate: Gate, cost: int, until_ms: int) -> bool:
-        """Answers whether it had to wait."""
+        """Enter a gate, and return whether the call had to wait."""
         has_waited = not gate.try_enter()
         if has_waited:
             tenant = hold.ref.tenant
-            if gate.is_line_full(tenant) or not await gate.enter(tenant, cost, until_ms):
+            if gate.is_full(tenant) or not await gate.enter(tenant, cost, until_ms):
                 raise _over_gate() if gate is self.gate else _over_cap(hold)
         hold.gates.append(gate)
         return has_waited
@@ -220,8 +242,8 @@ class Admission:
         gate.size = cap
         return gate
 
-    def let_go(self, hold: Hold, *, is_unused: bool) -> None:
-        """The call has ended; `is_unused` if what it was charged for did not happen."""
+    def release(self, hold: Hold, *, is_unused: bool) -> None:
+        """End a call: leave its gates, and return its tokens if they were not used (`is_unused`)."""
         for gate in hold.gates:
             gate.leave()
         key = hold.ref, hold.kind
@@ -233,10 +255,10 @@ class Admission:
 
 def _over_rate(shortage: Shortage) -> RateLimited:
     charge, wait_ms = shortage
-    whose = charge.whose
-    of, facts = ("queue", whose._asdict()) if isinstance(whose, QueueRef) else ("tenant", {"tenant": whose})
+    owner = charge.owner
+    of, facts = ("queue", owner._asdict()) if isinstance(owner, QueueRef) else ("tenant", {"tenant": owner})
     return RateLimited(
-        f"{charge.limit} of {of} {whose} is {charge.per_s:g} and used up: ask again in {wait_ms} ms",
+        f"{charge.limit} of {of} {owner} is {charge.per_s:g} and used up: try again in {wait_ms} ms",
         retry_after_ms=wait_ms,
         limit=charge.limit,
         of=of,
@@ -248,7 +270,7 @@ def _over_cap(hold: Hold) -> RateLimited:
     ref = hold.ref
     cap, calls = ("max_claims", "claims") if hold.kind == "read" else ("max_enqueues", "enqueues")
     return RateLimited(
-        f"queue {ref} has as many {calls} under way as its {cap} allows, and none ended in time: ask again later",
+        f"queue {ref} has as many concurrent {calls} as its {cap} allows, and none ended in time: try again later",
         retry_after_ms=_RETRY_AFTER_MS,
         limit=cap,
         of="queue",
@@ -259,7 +281,7 @@ def _over_cap(hold: Hold) -> RateLimited:
 
 def _over_gate() -> RateLimited:
     return RateLimited(
-        "the server has as many enqueues in hand as it takes, and others wait: ask again later",
+        "the server has reached its maximum of concurrent enqueues, and others are waiting: try again later",
         retry_after_ms=_RETRY_AFTER_MS,
         limit="enqueues in hand",
         of="server",

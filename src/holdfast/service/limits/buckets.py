@@ -1,4 +1,4 @@
-"""Where the tokens of limits are kept: in this process, or by whatever else keeps the same promises."""
+"""The token buckets of all limits: their interface, and the implementation in memory."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,23 +8,26 @@ from holdfast.model.names import QueueRef
 
 
 class Buckets(Protocol):
-    """Tokens of tenants and queues. `take` may have to ask somebody; the other two answer nothing, so they never wait:
-    they are called where a caller that leaves would take messages along."""
+    """The tokens of tenants and queues.
+
+    Only `take` may wait, for example for Redis. The other methods must not: they run after messages were claimed, and a
+    caller that was cancelled there would strand the messages.
+    """
 
     async def take(self, charges: Sequence[Charge], now_ms: int) -> Shortage | None:
-        """All of them or none; the shortage that lasts longest, if any."""
+        """Take the tokens of all charges, or of none. Return the longest shortage, or None if they were taken."""
 
     def owe(self, charges: Sequence[Charge], now_ms: int) -> None:
-        """Taken already: charged whatever there is, into debt if need be."""
+        """Take the tokens of all charges, even if that leaves debts. The caller has used them already."""
 
     def give_back(self, charges: Sequence[Charge], now_ms: int) -> None:
-        """Taken, but not used after all."""
+        """Return tokens that were taken but not used."""
 
 
 class MemoryBuckets:
-    """A bucket for each limit in use. One that has filled up again is as good as none, and goes."""
+    """The buckets of one process, one for each limit in use. Full buckets are removed, as they equal new ones."""
 
-    # Buckets that may be kept without looking for full ones.
+    # The number of buckets up to which full ones are not removed.
     _SLACK = 1_024
 
     def __init__(self) -> None:
@@ -35,10 +38,10 @@ class MemoryBuckets:
         return len(self._buckets)
 
     async def take(self, charges: Sequence[Charge], now_ms: int) -> Shortage | None:
+        """Take the tokens of all charges, or of none. It never waits."""
         if len(self._buckets) >= self._clear_above:
-            self._clear_full(
-                now_ms
-            )  # before any is looked up: a full one in hand would be lost with what it is charged
+            # Before any look-up: a bucket that is removed after its look-up would lose the tokens that are taken.
+            self._clear_full(now_ms)
         longest: Shortage | None = None
         buckets = [self._bucket(charge, now_ms) for charge in charges]
         for charge, bucket in zip(charges, buckets, strict=True):
@@ -51,15 +54,17 @@ class MemoryBuckets:
         return longest
 
     def owe(self, charges: Sequence[Charge], now_ms: int) -> None:
+        """Take the tokens of all charges, even if that leaves debts."""
         for charge in charges:
             self._bucket(charge, now_ms).take(charge.amount, now_ms)
 
     def give_back(self, charges: Sequence[Charge], now_ms: int) -> None:
+        """Return tokens that were taken but not used."""
         for charge in charges:
             self._bucket(charge, now_ms).give_back(charge.amount, now_ms)
 
     def _bucket(self, charge: Charge, now_ms: int) -> TokenBucket:
-        key = charge.whose, charge.limit
+        key = charge.owner, charge.limit
         bucket = self._buckets.get(key)
         if bucket is not None:
             bucket.change(charge.per_s, charge.capacity, now_ms)
@@ -69,5 +74,5 @@ class MemoryBuckets:
 
     def _clear_full(self, now_ms: int) -> None:
         self._buckets = {key: bucket for key, bucket in self._buckets.items() if not bucket.is_full(now_ms)}
-        # Those in use alone may exceed the slack: then let them double before looking again.
+        # If the remaining buckets exceed the slack, let their number double before the next pass.
         self._clear_above = max(self._SLACK, 2 * len(self._buckets))

@@ -1,10 +1,13 @@
-"""The buckets that servers share, in Redis: one hash for each tenant, changed by one script.
+"""The token buckets that servers share, in Redis.
 
     holdfast:rate:{tenant}    hash: `:limit` of the tenant, `queue:limit` of a queue -> level, at, rate, capacity
-    holdfast:servers          sorted set: the servers that share them, by when each was last heard of
+    holdfast:servers          sorted set: the servers that share the buckets, by the time of their last announcement
 
-The script is `Bucket` of model/limits.py once more; tests/service/test_shared_buckets.py holds one against the other.
-Time is Redis' own, so that no server's clock fills a bucket faster than another's.
+One script changes the hash of a tenant. It equals `TokenBucket` of model/limits.py; a test compares the two
+(tests/service/test_shared_buckets.py). The time is that of Redis, so that the servers' clocks do not matter.
+
+To change this format, use another name for the hash: buckets fill up again by themselves, so nothing is migrated. While
+servers of both versions run, each version applies the limits by itself.
 """
 
 import json
@@ -23,11 +26,11 @@ from holdfast.model.parsing.durations import MAX_MS
 
 T = TypeVar("T")
 
-# A call that is to be admitted waits no longer than this for Redis.
+# The maximum time for which a call that needs admission waits for Redis.
 _WAIT_S = 0.5
-# A bucket that nobody touched for so long is forgotten, as if it were full.
+# A bucket that was not used for this time is removed, as if it were full.
 _KEPT_MS = 7 * 86_400_000
-# A server that was not heard of for so long is none.
+# A server counts for this time after its last announcement.
 ALIVE_MS = 15_000
 
 _SERVERS = "holdfast:servers"
@@ -126,7 +129,7 @@ return answers
 """
 )
 
-_LOOK = (
+_ANNOUNCE = (
     _NOW
     + """
 redis.call('ZADD', KEYS[1], now, ARGV[2])
@@ -138,19 +141,27 @@ return redis.call('ZCARD', KEYS[1])
 
 
 class RatesDown(Exception):
-    """Redis did not answer, or not in time."""
+    """Redis is not reachable, or did not respond in time."""
 
 
 class TokensTaken(NamedTuple):
-    """Of each request: how long until it can be paid, and the place of the charge that lasts longest; 0: it was paid.
-    Of each block: how much of it there was."""
+    """The result of `RedisRates.take`.
+
+    Attributes:
+        waits: For each request, the milliseconds until its tokens are there and the position (from 1) of the charge
+            that takes longest; 0 and 0 if the tokens were taken.
+        blocks: For each block, the number of tokens taken.
+    """
 
     waits: list[tuple[int, int]]
     blocks: list[int]
 
 
 class RedisRates:
-    """On an event loop. `goes_by_caller` is for tests: time is what callers say."""
+    """A client of the shared buckets, for use on an event loop.
+
+    With `goes_by_caller`, which is for tests, the time is that of the callers instead of Redis'.
+    """
 
     def __init__(self, url: str, *, goes_by_caller: bool = False) -> None:
         self._goes_by_caller = goes_by_caller
@@ -158,12 +169,12 @@ class RedisRates:
             url,
             socket_timeout=_WAIT_S,
             socket_connect_timeout=_WAIT_S,
-            # Once more, on a new connection: the one before may have died with an earlier Redis.
+            # Retry once on a new connection, because Redis may have been restarted since the last call.
             retry=Retry(NoBackoff(), 1),
             retry_on_error=[ConnectionError],
         )
         self._take = self._redis.register_script(_TAKE)
-        self._look = self._redis.register_script(_LOOK)
+        self._announce = self._redis.register_script(_ANNOUNCE)
 
     async def take(
         self,
@@ -173,32 +184,42 @@ class RedisRates:
         blocks: Sequence[Charge],
         now_ms: int,
     ) -> TokensTaken:
-        """All at one instant: first what is owed or given back, then each request whole or not at all, then blocks of
-        what is left."""
+        """Change the buckets of a tenant in one atomic step. Raise `RatesDown` if Redis fails.
+
+        Args:
+            adjust: Tokens to take even into debt, or to return if the amount is negative. They come first.
+            requests: The charges of calls; those of each call are taken together or not at all.
+            blocks: Tokens to reserve, as far as there are any left.
+            now_ms: The time, which is used with `goes_by_caller` only.
+        """
         asked = {
             "constants": [CLOSED_MS, MAX_MS, _KEPT_MS, ROUNDING],
-            "adjust": [_written(each) for each in adjust],
-            "requests": [[_written(each) for each in request] for request in requests],
-            "blocks": [_written(each) for each in blocks],
+            "adjust": [_encode(each) for each in adjust],
+            "requests": [[_encode(each) for each in request] for request in requests],
+            "blocks": [_encode(each) for each in blocks],
         }
-        answers: list[bytes] = await self._ask(
+        results: list[bytes] = await self._ask(
             lambda: self._take(keys=[f"holdfast:rate:{tenant}"], args=[self._now(now_ms), json.dumps(asked)])
         )
-        waits = [each.split() for each in answers[: len(requests)]]
+        waits = [each.split() for each in results[: len(requests)]]
         return TokensTaken(
-            [(int(wait), int(place)) for wait, place in waits], [int(each) for each in answers[len(requests) :]]
+            [(int(wait), int(position)) for wait, position in waits], [int(each) for each in results[len(requests) :]]
         )
 
-    async def look(self, server: str, now_ms: int) -> int:
-        """This server is there; how many there are."""
-        servers: int = await self._ask(lambda: self._look(keys=[_SERVERS], args=[self._now(now_ms), server, ALIVE_MS]))
+    async def announce(self, server: str, now_ms: int) -> int:
+        """Announce this server, and return the number of servers. Raise `RatesDown` if Redis fails."""
+        servers: int = await self._ask(
+            lambda: self._announce(keys=[_SERVERS], args=[self._now(now_ms), server, ALIVE_MS])
+        )
         return servers
 
     async def leave(self, server: str) -> None:
+        """Remove this server from the announced ones, and close the connection."""
+
         async def leave() -> None:
             await self._redis.zrem(_SERVERS, server)
 
-        with suppress(RatesDown):  # it is forgotten by itself
+        with suppress(RatesDown):  # the announcement expires by itself
             await self._ask(leave)
         await self._redis.aclose()
 
@@ -212,7 +233,7 @@ class RedisRates:
             raise RatesDown(str(error) or type(error).__name__) from error
 
 
-def _written(charge: Charge) -> list[Any]:
-    whose = charge.whose
-    queue = whose.queue if isinstance(whose, QueueRef) else ""
+def _encode(charge: Charge) -> list[Any]:
+    owner = charge.owner
+    queue = owner.queue if isinstance(owner, QueueRef) else ""
     return [f"{queue}:{charge.limit}", charge.per_s, charge.capacity, charge.amount]

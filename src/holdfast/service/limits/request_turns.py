@@ -1,16 +1,17 @@
-"""Turns of requests: whose bytes a server reads next while several tenants call at once (SPEC 7.3).
+"""Turns of requests: the order in which a server parses the requests of several tenants (SPEC 7.3).
 
-Doors ask here before they parse a request. A tenant that sends more than its share waits at its sockets, and nothing of
-what it sends is refused for that.
+Doors ask for a turn before they parse a request. Requests of a tenant that sends more than its share wait at their
+sockets; none of them is refused for that.
 
-    alone       the requests that come are of one tenant: a door looks at one flag, and reads on
-    contended   requests of another tenant came within the last second: in each round of the event loop a few requests
-                of each tenant are read at once; the others take turns by their tenants' weights, for a while in each
-                round. While a tenant calls that never has to wait, this while is short, and the tenants that had to
-                wait are read in turns alone: so its request is read soon after it arrives
+    alone       All recent requests belong to one tenant. A door checks one flag, and parses.
+    contended   There were requests of another tenant within the last second. In each round of the event loop a few
+                requests of each tenant are parsed at once. The others take turns by the weights of their tenants, for a
+                limited time in each round. While there is a tenant that never had to wait, this time is short, and the
+                tenants that had to wait are served by turns only. The request of such a tenant is then parsed soon
+                after it arrives.
 
-A door tells whose request it is as soon as it knows (`note`). The request itself waited under the name that was known
-before: the tenant that the same credential or the same connection had the last time, or the connection alone.
+A door reports the tenant of a request as soon as it is known (`note`). The request itself waits under the name known
+before: the tenant that the same credential or the same connection had the last time, or the connection.
 """
 
 import asyncio
@@ -22,40 +23,41 @@ from holdfast.clock import steady_s
 from holdfast.dispatch.fairness import FairTurns, cost_of
 from holdfast.telemetry.figures import Histogram
 
-# After the last request of another tenant than the one before it.
+# The time for which contention lasts after the last request of another tenant than that of the request before it.
 CONTENTION_S = 1.0
-# Requests that are read at once in one round of the loop: of one tenant, and of all. Up to here nobody pays for turns.
+# The maximum numbers of requests that are parsed at once in one round of the loop, of one tenant and of all. Turns cost
+# nothing up to these numbers.
 MAX_AT_ONCE_EACH = 8
 MAX_AT_ONCE = 64
-# Turns in one round while a quiet tenant calls, which waits for the end of a round at most. Rounds have a price, most
-# of it the store's, which commits once in each: 64 busy tenants pay about 10 % more CPU for a call.
+# The limits of one round while there is a quiet tenant, which waits for the end of a round at most. A round has a cost,
+# mostly in the store, which commits once per round: with 64 busy tenants a call costs about 10 % more CPU.
 MAX_TURNS = 16
 MAX_RUN_S = 0.001
-# While all tenants that call are busy, nobody is there to gain by short rounds.
+# The limits of one round while all tenants are busy, so that no tenant would profit from short rounds.
 MAX_BUSY_TURNS = 128
 MAX_BUSY_RUN_S = 0.004
 
-# Upper bounds of the waits that are counted: from one round of the event loop to a flood that is not kept up with.
+# Upper bounds for the histogram of waits, in seconds: from one round of the event loop to a permanent overload.
 WAIT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5)
 
-# Callers that could not say who they are share one turn. No tenant's name has a space in it.
+# Callers without valid credentials share one turn. The name cannot be a tenant's, because of the space.
 UNIDENTIFIED = "not identified"
 
 _MAX_CREDENTIALS = 4_096
 
 
 class TurnTaken(NamedTuple):
-    """The requests that were begun in a turn, and the bytes that were parsed."""
+    """The number of requests that were started in a turn, and the number of bytes that were parsed."""
 
     requests: int
     size: int
 
 
 class TurnTaker(Protocol):
-    """A connection that has read more than it has parsed."""
+    """A connection with bytes that were read but not yet parsed."""
 
     def take_turn(self) -> TurnTaken:
-        """Parse and begin the next request, or a part of a large one."""
+        """Parse and start the next request, or parse a part of a large one."""
 
 
 class _Waiter(NamedTuple):
@@ -64,7 +66,7 @@ class _Waiter(NamedTuple):
 
 
 class RequestTurns:
-    """Decides which connection of a process goes on. Shared by its doors; used from the event loop alone."""
+    """The turns of all connections of a process. Its doors share one object, and use it on the event loop only."""
 
     def __init__(
         self,
@@ -76,34 +78,35 @@ class RequestTurns:
         self._loop = loop or asyncio.get_running_loop()
         self._now_s = now_s
         self._numbers = itertools.count(1)
-        # Tenants by the hashes of their credentials: there is no need to keep the credentials themselves.
+        # Tenants by the hash of their credential, so that the credentials themselves are not kept.
         self._tenants: dict[int, str] = {}
         self._contended_until_s = 0.0
-        # In this round of the loop.
+        # The numbers of requests that were parsed at once in this round of the loop, by name and in all.
         self._at_once: dict[str, int] = {}
         self._at_once_in_all = 0
         self._is_round_ending = False
-        # Names that had to wait within this second and the one before, and names that called and did not have to.
+        # Names that had to wait in this second and in the one before, and names with requests that did not have to.
         self._busy: set[str] = set()
         self._busy_before: set[str] = set()
         self._quiet: set[str] = set()
         self._quiet_before: set[str] = set()
         self._forget_at_s = 0.0
         self._is_quiet_around = False
-        # Seconds that requests waited for their turn, those alone that had to.
+        # The waiting times in seconds of the requests that had to wait.
         self.waits = Histogram(WAIT_BOUNDS)
-        # Read for every request, hence attributes: whether requests have to ask for a turn, and whose the last one was.
+        # Whether requests have to ask for a turn, and the tenant of the last request. They are attributes because they
+        # are read for every request.
         self.is_contended = False
         self.tenant: str | None = None
 
-    # --- Whose a request is ----------------------------------------------------------------------------------------
+    # --- Tenants of requests ---------------------------------------------------------------------------------------
 
     def name_connection(self) -> str:
         """Return the name under which a connection waits until a tenant is known."""
         return f"connection {next(self._numbers)}"
 
     def note(self, tenant: str) -> None:
-        """Learn that a request of a tenant is carried out."""
+        """Take note of a request of this tenant."""
         if tenant == self.tenant:
             return
         if self.tenant is not None:
@@ -112,21 +115,23 @@ class RequestTurns:
         self.tenant = tenant
 
     def remember(self, credential: bytes, tenant: str) -> None:
-        """Learn which tenant a verified credential is for."""
+        """Remember the tenant of a verified credential."""
         if len(self._tenants) >= _MAX_CREDENTIALS:
             self._tenants.clear()
         self._tenants[hash(credential)] = tenant
 
     def tenant_of(self, credential: bytes) -> str | None:
-        """Return the tenant of a credential that was verified before. It may have expired since, so this decides
-        nothing but whose turn a request takes."""
+        """Return the tenant of a credential that was verified before, or None.
+
+        The credential may have expired since, so use the result for turns only.
+        """
         return self._tenants.get(hash(credential))
 
     # --- Turns -------------------------------------------------------------------------------------------------------
 
     @property
     def has_credentials(self) -> bool:
-        """Return whether any credential is known: a server without identities never sees one."""
+        """Return whether any credential is known. A server without authentication never has one."""
         return bool(self._tenants)
 
     @property
@@ -135,7 +140,7 @@ class RequestTurns:
         return self._turns.size
 
     def may_go_on(self, name: str) -> bool:
-        """Return whether a request of `name` may be read now; if not, its connection has to `wait`."""
+        """Return whether a request of `name` may be parsed now. If not, its connection has to `wait`."""
         count = self._at_once.get(name, 0)
         if count >= MAX_AT_ONCE_EACH or self._at_once_in_all >= MAX_AT_ONCE or self._turns.waiting(name):
             return False
@@ -150,7 +155,7 @@ class RequestTurns:
         return True
 
     def wait(self, name: str, reader: TurnTaker) -> None:
-        """Call the reader's `take_turn` once, when it is the turn of `name`."""
+        """Call `reader.take_turn` once, when it is the turn of `name`."""
         self._turns.push(name, _Waiter(reader, self._now_s()))
         self._busy.add(name)
         self._quiet.discard(name)
@@ -160,11 +165,11 @@ class RequestTurns:
     def _end_round_soon(self) -> None:
         if not self._is_round_ending:
             self._is_round_ending = True
-            # Behind the sockets that are ready by now.
+            # The round ends after the loop has handled the sockets that are ready now.
             self._loop.call_soon(self._end_round)
 
     def _end_round(self) -> None:
-        """Give turns to requests that wait, and begin a new round."""
+        """Give turns to waiting requests, and start a new round."""
         self._is_round_ending = False
         self._at_once.clear()
         self._at_once_in_all = 0

@@ -1,10 +1,10 @@
-"""Buckets that all servers of a cluster take from (SPEC 8.7).
+"""Token buckets that all servers of a cluster share (SPEC 8.7).
 
-The tokens are in Redis. A server that is busy takes a block of them at a time, so that most calls ask nobody: together
-the servers let in what the limit allows and at most a block each (`Allowance`) more, in any stretch of time.
+The tokens are in Redis. A busy server reserves a block of them at a time, so that most calls need no request to Redis.
+In any period the servers together admit at most the limit and one block (`Allowance`) per server.
 
-Without Redis each server goes by a bucket of its own, with its share of the rate, one of as many servers as were last
-heard of. A Redis that lost its data has full buckets.
+While Redis is down, each server uses buckets of its own with its share of the rate: one part in the last known number
+of servers. After Redis has lost its data all buckets are full.
 """
 
 import logging
@@ -24,30 +24,34 @@ T = TypeVar("T")
 
 _log = logging.getLogger("holdfast")
 
-# Between two signs of life, and between two looks whether Redis is back.
-_SIGN_MS = 5_000
+# The time between two announcements of this server, and between two attempts to reach Redis while it is down.
+_ANNOUNCE_MS = 5_000
 _DOWN_MS = 250
-# A refusal is repeated from memory for so long at most: others may give back.
+# The maximum time for which a refusal is repeated from memory. Other servers may return tokens meanwhile.
 _REMEMBERED_MS = 1_000
-# Allowances and refusals that may be kept without looking for idle ones.
+# The number of allowances or refusals up to which idle ones are not removed.
 _SLACK = 1_024
 
 _Key = tuple[str | QueueRef, str]
 
 
 class RedisLoop(Protocol):
-    """The way to the loop that Redis is asked on."""
+    """The event loop on which the Redis client runs."""
 
-    async def call(self, work: Coroutine[Any, Any, T]) -> T: ...
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop, and return its result."""
 
 
-class _Asked(NamedTuple):
+class _PendingRequest(NamedTuple):
+    """The charges of a call, and the ticket for their shortage; the ticket's result is None if they were taken."""
+
     charges: list[Charge]
-    # Answered None if it was paid.
     ticket: Ticket[Shortage | None]
 
 
 class _Refusal(NamedTuple):
+    """A shortage that is remembered, until the tokens are there or `forgotten_at`."""
+
     per_s: float
     amount: int
     ends_at: int
@@ -55,30 +59,37 @@ class _Refusal(NamedTuple):
 
 
 class SharedBuckets:
-    def __init__(self, rates: RedisRates, line: RedisLoop, runtime: Runtime) -> None:
+    """The buckets of one server of a cluster.
+
+    Attributes:
+        servers: The last known number of servers.
+        is_shared: False while Redis is down, and this server applies its own share of the rates.
+    """
+
+    def __init__(self, rates: RedisRates, loop: RedisLoop, runtime: Runtime) -> None:
         self._rates = rates
-        self._line = line
+        self._loop = loop
         self._runtime = runtime
         self._server = uuid4().hex
         self.servers = 1
-        # Whether others take from the same buckets; else this server goes by its own.
         self.is_shared = True
-        self._own = MemoryBuckets()
+        self._local = MemoryBuckets()
         self._allowances: dict[_Key, Allowance] = {}
         self._refusals: dict[_Key, _Refusal] = {}
-        # Of each tenant that Redis is being asked for: those who wait for the next time it is.
-        self._waiting: dict[str, list[_Asked]] = {}
-        # Owed (or, below 0, given back), and not told to Redis yet.
+        # For each tenant with a request to Redis in progress: the calls that wait for the next request.
+        self._waiting: dict[str, list[_PendingRequest]] = {}
+        # Tokens that were taken into debt, or returned if negative, and that the next request sends to Redis.
         self._outbox: defaultdict[str, dict[_Key, Charge]] = defaultdict(dict)
         self._timer: Timer | None = None
         self._is_closed = False
 
     async def start(self) -> None:
-        await self.look_once()
+        """Announce this server, and go on announcing it."""
+        await self.announce_once()
         self._arm()
 
     async def close(self) -> None:
-        """On Redis' loop, as the last that is done there."""
+        """Stop the announcements. It must be the last call that runs on the loop of Redis."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -87,9 +98,10 @@ class SharedBuckets:
     # --- Charges -----------------------------------------------------------------------------------------------
 
     async def take(self, charges: Sequence[Charge], now_ms: int) -> Shortage | None:
+        """Take the tokens of all charges, or of none; see `Buckets.take`."""
         if not self.is_shared:
-            return await self._take_own(charges, now_ms)
-        if (refused := self._remembered(charges, now_ms)) is not None:
+            return await self._take_locally(charges, now_ms)
+        if (refused := self._find_refusal(charges, now_ms)) is not None:
             return refused
         rest: list[Charge] = []
         paid: list[Charge] = []
@@ -109,34 +121,35 @@ class SharedBuckets:
         return shortage
 
     def owe(self, charges: Sequence[Charge], now_ms: int) -> None:
+        """Take tokens into debt, first from the reserve of this server, the rest with the next request to Redis."""
         if not self.is_shared:
-            self._own.owe(self._shares(charges), now_ms)
+            self._local.owe(self._shares(charges), now_ms)
             return
         for charge in charges:
             self._post(charge, self._allowance(charge, now_ms).drain(charge.amount))
 
     def give_back(self, charges: Sequence[Charge], now_ms: int) -> None:
-        """To all: kept here it would be more than a block."""
+        """Return tokens to Redis. In the reserve of this server they could exceed a block."""
         if not self.is_shared:
-            self._own.give_back(self._shares(charges), now_ms)
+            self._local.give_back(self._shares(charges), now_ms)
             return
         for charge in charges:
-            self._refusals.pop((charge.whose, charge.limit), None)
+            self._refusals.pop((charge.owner, charge.limit), None)
             self._post(charge, -charge.amount)
 
-    async def _take_own(self, charges: Sequence[Charge], now_ms: int) -> Shortage | None:
-        shortage = await self._own.take(self._shares(charges), now_ms)
+    async def _take_locally(self, charges: Sequence[Charge], now_ms: int) -> Shortage | None:
+        shortage = await self._local.take(self._shares(charges), now_ms)
         if shortage is None:
             return None
-        # The refusal speaks of the limit, not of this server's part of it.
-        [whole] = [each for each in charges if (each.whose, each.limit) == shortage.charge[:2]]
+        # The error shows the whole limit, not the share of this server.
+        [whole] = [each for each in charges if (each.owner, each.limit) == shortage.charge[:2]]
         return Shortage(whole, shortage.wait_ms)
 
     def _shares(self, charges: Sequence[Charge]) -> list[Charge]:
         return [share_of(charge, self.servers) for charge in charges]
 
     def _allowance(self, charge: Charge, now_ms: int) -> Allowance:
-        key = charge.whose, charge.limit
+        key = charge.owner, charge.limit
         allowance = self._allowances.get(key)
         if allowance is None or allowance.per_s != charge.per_s:
             if len(self._allowances) >= _SLACK:
@@ -147,12 +160,12 @@ class SharedBuckets:
     def _forget_idle(self, now_ms: int) -> None:
         self._allowances = {key: each for key, each in self._allowances.items() if not each.is_idle(now_ms)}
 
-    # --- Refusals that need no asking ----------------------------------------------------------------------------
+    # --- Remembered refusals -------------------------------------------------------------------------------------
 
-    def _remembered(self, charges: Sequence[Charge], now_ms: int) -> Shortage | None:
-        """Whoever was told to come later has nothing to win by asking sooner, nor has anybody who wants more."""
+    def _find_refusal(self, charges: Sequence[Charge], now_ms: int) -> Shortage | None:
+        """Return a remembered shortage of the same or a smaller amount. Asking Redis again would not help yet."""
         for charge in charges:
-            key = charge.whose, charge.limit
+            key = charge.owner, charge.limit
             known = self._refusals.get(key)
             if known is None:
                 continue
@@ -167,12 +180,12 @@ class SharedBuckets:
         if len(self._refusals) >= _SLACK:
             self._refusals.clear()
         refusal = _Refusal(charge.per_s, charge.amount, now_ms + wait_ms, now_ms + _REMEMBERED_MS)
-        self._refusals[charge.whose, charge.limit] = refusal
+        self._refusals[charge.owner, charge.limit] = refusal
 
-    # --- Asking Redis --------------------------------------------------------------------------------------------
+    # --- Requests to Redis ---------------------------------------------------------------------------------------
 
     async def _ask(self, charges: list[Charge]) -> Shortage | None:
-        asked = _Asked(charges, self._runtime.ticket())
+        asked = _PendingRequest(charges, self._runtime.ticket())
         self._waiting_of(_tenant_of(charges[0])).append(asked)
         try:
             return await asked.ticket
@@ -185,13 +198,16 @@ class SharedBuckets:
     def _post(self, charge: Charge, amount: int) -> None:
         if not amount:
             return
-        tenant, key = _tenant_of(charge), (charge.whose, charge.limit)
+        tenant, key = _tenant_of(charge), (charge.owner, charge.limit)
         before = self._outbox[tenant].get(key)
         self._outbox[tenant][key] = charge._replace(amount=amount + (before.amount if before is not None else 0))
         self._waiting_of(tenant)
 
-    def _waiting_of(self, tenant: str) -> list[_Asked]:
-        """Those who ask, or have something to tell, while Redis is at work share the next call."""
+    def _waiting_of(self, tenant: str) -> list[_PendingRequest]:
+        """Return the calls that wait for the tenant's next request, and start one if none is in progress.
+
+        All calls and adjustments that come during a request share the next one.
+        """
         waiting = self._waiting.get(tenant)
         if waiting is None:
             waiting = self._waiting[tenant] = []
@@ -204,25 +220,25 @@ class SharedBuckets:
             adjust = list(self._outbox.pop(tenant, {}).values())
             await self._serve_once(tenant, asked, adjust)
         for each in self._waiting.pop(tenant):
-            _settle(each, None)  # the server is closing: what comes of it is no longer counted
+            _settle(each, None)  # the server is closing: admit the call without counting it
 
-    async def _serve_once(self, tenant: str, asked: list[_Asked], adjust: list[Charge]) -> None:
+    async def _serve_once(self, tenant: str, asked: list[_PendingRequest], adjust: list[Charge]) -> None:
         now_ms = self._runtime.clock.now_ms()
         asked = [each for each in asked if not each.ticket.done()]
         blocks = self._blocks(asked, now_ms)
         requests = [each.charges for each in asked]
         try:
-            taken = await self._line.call(self._rates.take(tenant, adjust, requests, blocks, now_ms))
-        except Exception as error:  # whatever it is, those who wait must get an answer
-            self._lost(error)
-            self._own.owe(self._shares(adjust), now_ms)
+            taken = await self._loop.call(self._rates.take(tenant, adjust, requests, blocks, now_ms))
+        except Exception as error:  # whatever it is, the waiting calls need a result
+            self._note_down(error)
+            self._local.owe(self._shares(adjust), now_ms)
             for each in asked:
-                _settle(each, await self._take_own(each.charges, now_ms))
+                _settle(each, await self._take_locally(each.charges, now_ms))
             return
         for block, tokens in zip(blocks, taken.blocks, strict=True):
             self._allowance(block, now_ms).tokens += tokens
-        for each, (wait_ms, place) in zip(asked, taken.waits, strict=True):
-            shortage = Shortage(each.charges[place - 1], wait_ms) if wait_ms else None
+        for each, (wait_ms, position) in zip(asked, taken.waits, strict=True):
+            shortage = Shortage(each.charges[position - 1], wait_ms) if wait_ms else None
             if shortage is not None:
                 self._remember(shortage, now_ms)
             if each.ticket.done():  # the caller left
@@ -231,36 +247,36 @@ class SharedBuckets:
             else:
                 each.ticket.set_result(shortage)
 
-    def _blocks(self, asked: list[_Asked], now_ms: int) -> list[Charge]:
-        """One for each bucket that is asked."""
-        each_once = {(charge.whose, charge.limit): charge for each in asked for charge in each.charges}
+    def _blocks(self, asked: list[_PendingRequest], now_ms: int) -> list[Charge]:
+        """Return the blocks to reserve: one for each bucket that the request concerns."""
+        each_once = {(charge.owner, charge.limit): charge for each in asked for charge in each.charges}
         return [
             charge._replace(amount=block)
             for charge in each_once.values()
             if (block := self._allowance(charge, now_ms).block(now_ms))
         ]
 
-    # --- Whether Redis is there ----------------------------------------------------------------------------------
+    # --- Announcements -------------------------------------------------------------------------------------------
 
-    async def look_once(self) -> None:
-        """Say that this server is there, and learn how many there are."""
+    async def announce_once(self) -> None:
+        """Announce this server, and read the number of servers. Notice whether Redis is up or down."""
         try:
-            servers = await self._line.call(self._rates.look(self._server, self._runtime.clock.now_ms()))
-        except Exception as error:  # the next look must come
-            self._lost(error)
+            servers = await self._loop.call(self._rates.announce(self._server, self._runtime.clock.now_ms()))
+        except Exception as error:  # whatever it is, the next announcement must follow
+            self._note_down(error)
             return
         self.servers = max(1, servers)
         if not self.is_shared:
             self.is_shared = True
-            _log.warning("Redis is back: rates are shared with other servers again", extra={"servers": servers})
+            _log.warning("Redis is up again: rates are shared with other servers", extra={"servers": servers})
 
-    def _lost(self, error: Exception) -> None:
+    def _note_down(self, error: Exception) -> None:
         if self.is_shared:
             self.is_shared = False
             self._allowances.clear()
             self._refusals.clear()
             _log.warning(
-                "Redis does not answer: this server goes by its own share of the rates, one of %d: %s",
+                "Redis is down: this server applies its own share of the rates, one part in %d: %s",
                 self.servers,
                 error,
                 exc_info=None if isinstance(error, RatesDown) else error,
@@ -272,19 +288,19 @@ class SharedBuckets:
             return
         if self._timer is not None:
             self._timer.cancel()
-        at_ms = self._runtime.clock.now_ms() + (_SIGN_MS if self.is_shared else _DOWN_MS)
-        self._timer = self._runtime.call_at(at_ms, lambda: self._runtime.spawn(self._sign()))
+        at_ms = self._runtime.clock.now_ms() + (_ANNOUNCE_MS if self.is_shared else _DOWN_MS)
+        self._timer = self._runtime.call_at(at_ms, lambda: self._runtime.spawn(self._announce()))
 
-    async def _sign(self) -> None:
-        await self.look_once()
+    async def _announce(self) -> None:
+        await self.announce_once()
         self._arm()
 
 
-def _settle(asked: _Asked, shortage: Shortage | None) -> None:
+def _settle(asked: _PendingRequest, shortage: Shortage | None) -> None:
     if not asked.ticket.done():
         asked.ticket.set_result(shortage)
 
 
 def _tenant_of(charge: Charge) -> str:
-    whose = charge.whose
+    whose = charge.owner
     return whose.tenant if isinstance(whose, QueueRef) else whose

@@ -7,7 +7,7 @@ from typing import Any
 from sortedcontainers import SortedDict, SortedList
 
 from holdfast.model.message import State
-from holdfast.model.rules.claims import group_head, turn_head
+from holdfast.model.rules.claims import group_head, replace_head
 from holdfast.model.rules.lifecycle import Life
 
 LAST_ID = 1 << 64
@@ -95,7 +95,7 @@ class QueueOrders:
     def _show_head(self, name: str, group: Group) -> None:
         """Keep exactly the head of a group in the queue's order, and nothing of it while a batch of it is out."""
         head = group_head(is_busy=bool(group.in_flight), first=group.first)
-        hidden, shown = turn_head(group.shown, head)
+        hidden, shown = replace_head(group.shown, head)
         if hidden is not None:
             self._hide(*hidden)
         if shown is not None:

@@ -3,7 +3,7 @@
 from sortedcontainers import SortedDict, SortedList
 
 from holdfast.model.names import QueueRef
-from holdfast.model.schedules import check_room
+from holdfast.model.schedules import check_schedule_count
 
 Due = tuple[int, QueueRef, str]
 
@@ -24,7 +24,7 @@ class ScheduleIndex:
     def check_room(self, ref: QueueRef, name: str) -> None:
         known = self._queues.get(ref, ())
         if name not in known:
-            check_room(ref, len(known))
+            check_schedule_count(ref, len(known))
 
     def note(self, ref: QueueRef, name: str, next_at: int | None) -> None:
         known = self._queues.get(ref)

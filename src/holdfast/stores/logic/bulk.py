@@ -2,7 +2,7 @@
 
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, Redrive, Verb, states_of
-from holdfast.model.rules.verdicts import alter as altered
+from holdfast.model.rules.verdicts import apply_verb
 from holdfast.stores.contract import AlterStep
 from holdfast.stores.logic.queues import require, require_open
 from holdfast.stores.logic.results import edited
@@ -26,7 +26,7 @@ async def alter(
         await unit.check_quotas(ref, [envelope], freed=[entry])
         await unit.edit(queue, entry, envelope)
     default_ttl_ms, now_ms = unit.default_ttl_ms(queue), unit.now_ms
-    changes = [(entry, altered(entry.life, entry.envelope, verb, default_ttl_ms, now_ms)) for entry in entries]
+    changes = [(entry, apply_verb(entry.life, entry.envelope, verb, default_ttl_ms, now_ms)) for entry in entries]
     if isinstance(verb, Move):
         await unit.move(queue, target, changes)
     else:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from holdfast.model.answers import Enqueued
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.rules.idempotency import first_of_keys, new_places, results_of
+from holdfast.model.rules.idempotency import find_new, index_keys, make_results
 from holdfast.stores.logic.results import being_deleted, no_such_queue
 from holdfast.stores.unit import E, Q, Unit
 
@@ -20,7 +20,7 @@ async def enqueue(
             raise no_such_queue(ref)
     elif queue.row.drain_until is not None:
         raise being_deleted(ref)
-    firsts = first_of_keys(drafts)
+    firsts = index_keys(drafts)
     seen: dict[str, Enqueued] = {}
     places: Sequence[int] = range(len(drafts))
     fresh = drafts
@@ -28,8 +28,8 @@ async def enqueue(
         if queue is not None:
             seen = await unit.known_keys(queue, drafts, firsts)
         remembers_keys = queue is None or queue.row.policy.dedup_window_ms > 0
-        places = new_places(drafts, firsts, seen, remembers_keys=remembers_keys)
+        places = find_new(drafts, firsts, seen, remembers_keys=remembers_keys)
         fresh = [drafts[place] for place in places]
     await unit.check_quotas(ref, fresh)
     ids = await unit.add(queue or await unit.create(ref), fresh, reason)
-    return results_of(drafts, places, ids, seen)
+    return make_results(drafts, places, ids, seen)

@@ -8,8 +8,8 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, StateChange, Verdict
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.lifecycle import Change
-from holdfast.model.rules.state_documents import lease_lost, saved
-from holdfast.model.rules.verdicts import judge
+from holdfast.model.rules.state_documents import apply_state_change, lease_lost
+from holdfast.model.rules.verdicts import apply_verdict
 from holdfast.stores.logic.results import settled, stale
 from holdfast.stores.unit import ChangeUnit, E, Q, Unit
 
@@ -60,7 +60,7 @@ def settle_loaded(
             results.append(stale(id, None if entry is None else entry.envelope))
             continue
         envelope = entry.envelope
-        change = judge(life, envelope, verdict, policy, now_ms, roll)
+        change = apply_verdict(life, envelope, verdict, policy, now_ms, roll)
         changes[id] = entry, change
         results.append(settled(envelope, change.life))
     if changes:
@@ -77,6 +77,6 @@ async def save_state(unit: Unit[Q, E], ref: QueueRef, receipt: Receipt, change: 
     if queue is None or entry is None or not lifecycle.holds(entry.life, receipt, unit.now_ms):
         raise lease_lost(receipt.id)
     [state] = await unit.states(queue, [entry])
-    state = saved(state, change)
+    state = apply_state_change(state, change)
     await unit.put_state(queue, entry, state)
     return state.etag

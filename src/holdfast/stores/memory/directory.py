@@ -136,7 +136,7 @@ class MemoryDirectory:
         """Raise `OverQuota` if the messages `added` would exceed a quota of the tenant once those in `freed`
         are gone."""
         known = self._tenants.get(tenant)
-        if known is not None and (quotas := known.row.config.quotas).limit_messages:
+        if known is not None and (quotas := known.row.config.quotas).limits_messages:
             messages, size = known.messages - len(freed), known.bytes - sum(each.bytes for each in freed)
             check_quotas(tenant, quotas, messages, size, [each.bytes for each in added])
 

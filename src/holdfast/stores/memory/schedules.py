@@ -2,7 +2,7 @@
 
 from holdfast.model.answers import Enqueued
 from holdfast.model.names import QueueRef
-from holdfast.model.schedules import Schedule, Tick, draft_at, fired, reason_of
+from holdfast.model.schedules import Schedule, Tick, after_fired, draft_at, reason_of
 from holdfast.stores.contract import DueSchedules
 from holdfast.stores.indexes.schedule_index import ScheduleIndex
 from holdfast.stores.logic.enqueue import enqueue
@@ -43,7 +43,7 @@ class MemorySchedules:
                 return None
             draft, reason = draft_at(schedule, tick.at), reason_of(schedule, tick.at)
             [enqueued] = await enqueue(unit, ref, [draft], auto_create=False, reason=reason)
-            self._put(ref, fired(schedule, tick, enqueued.snowflake))
+            self._put(ref, after_fired(schedule, tick, enqueued.snowflake))
             return enqueued
 
         return await self._units.run(ref, work, now_ms)

@@ -8,7 +8,7 @@ from sortedcontainers import SortedList
 
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.ids import IdMaker
-from holdfast.model.message import Draft, Envelope, State, seal
+from holdfast.model.message import Draft, Envelope, State, make_envelope
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, StateDocument
 from holdfast.model.rules import lifecycle
@@ -189,7 +189,7 @@ class MemoryUnits:
         """Add one message."""
         now_ms = self.now_ms
         life = lifecycle.first_life(draft, self._directory.default_ttl_ms(queue), now_ms)
-        entry = MemoryMessage(seal(draft, id, now_ms), life, draft.bytes)
+        entry = MemoryMessage(make_envelope(draft, id, now_ms), life, draft.bytes)
         self._directory.put(queue, entry)
         self._journal.append(queue.row.ref, entry, _ENQUEUED, now_ms, reason=reason)
         if draft.key is not None:

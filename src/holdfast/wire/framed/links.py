@@ -124,7 +124,7 @@ class DoorReport(msgspec.Struct, frozen=True, array_like=True):
     turns_waiting: int
     turn_counts: list[int]
     turn_sum: float
-    highest_lag_s: float
+    highest_lag_ms: int
     # Since the process began.
     cpu_s: float
     # Tenants whose weights the process needs.

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from holdfast.model.message import Draft, seal
+from holdfast.model.message import Draft, make_envelope
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.lifecycle import Life
@@ -17,7 +17,7 @@ ROW: Row = (P, 5, 3, 77, 1, 2, 100, 4, None, 9, "an error", "a reason", "mine")
 
 def entries_of(drafts: list[Draft], life: Life) -> list[StoredMessage]:
     return [
-        StoredMessage(P, seal(draft, id, 1_000), life, keys.id_bytes(id), draft.bytes)
+        StoredMessage(P, make_envelope(draft, id, 1_000), life, keys.id_bytes(id), draft.bytes)
         for id, draft in enumerate(drafts, 50)
     ]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from holdfast.model.message import BYTES, JSON, Draft, seal
+from holdfast.model.message import BYTES, JSON, Draft, make_envelope
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.rules import lifecycle
 from holdfast.stores.formats.message_record import encode_bare_messages, encode_message
@@ -99,7 +99,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
         fresh = []
         for each in drafts:
             self.last_id += 1
-            envelope = seal(each, self.last_id, self.now_ms)
+            envelope = make_envelope(each, self.last_id, self.now_ms)
             fresh.append(StoredMessage(p, envelope, life, keys.id_bytes(self.last_id), each.bytes))
         self.database.commit.add_plain(p, fresh, plain_messages.form_of(drafts))
         self.messages |= {entry.envelope.id: entry for entry in fresh}
@@ -215,7 +215,7 @@ TestPlainMessages.settings = settings(
 def test_records_made_together_are_those_made_one_by_one(content_type: str) -> None:
     drafts = [Draft(payload=payload, content_type=content_type, priority=7) for payload in (b"", b"1", b"x" * 300)]
     life = lifecycle.first_life(drafts[0], None, NOW_MS)
-    one_by_one = [encode_message(seal(draft, id, NOW_MS + 1), life) for id, draft in enumerate(drafts)]
+    one_by_one = [encode_message(make_envelope(draft, id, NOW_MS + 1), life) for id, draft in enumerate(drafts)]
     payloads = [draft.payload for draft in drafts]
     assert encode_bare_messages(payloads, content_type, NOW_MS + 1, life) == one_by_one
 
@@ -227,7 +227,7 @@ def test_parts_name_messages_in_the_order_of_the_call() -> None:
     for id in range(1, 6):
         granted = lifecycle.claim(life, QueuePolicy(), NOW_MS, token=b"t" * 16, lease_ms=1_000 * id).life
         assert granted is not None
-        entries.append(StoredMessage(p, seal(DRAFTS["bytes"], id, NOW_MS), granted, keys.id_bytes(id), 3))
+        entries.append(StoredMessage(p, make_envelope(DRAFTS["bytes"], id, NOW_MS), granted, keys.id_bytes(id), 3))
     for count in range(1, len(entries) + 1):
         for chosen in permutations(entries, count):
             named = list(chosen)
@@ -261,7 +261,9 @@ def test_a_finished_message_that_a_checkpoint_has_not_written_never_gets_keys(tm
     opened = Database(tmp_path / "store")
     p, draft = QUEUES[0], DRAFTS["bytes"]
     life = lifecycle.first_life(draft, None, NOW_MS)
-    fresh = [StoredMessage(p, seal(draft, id, NOW_MS), life, keys.id_bytes(id), draft.bytes) for id in range(1, 5)]
+    fresh = [
+        StoredMessage(p, make_envelope(draft, id, NOW_MS), life, keys.id_bytes(id), draft.bytes) for id in range(1, 5)
+    ]
     claimed = lifecycle.claim(life, QueuePolicy(), NOW_MS, token=b"t" * 16, lease_ms=1_000).life
     assert claimed is not None
     opened.commit.add_plain(p, fresh, plain_messages.form_of([draft]))

@@ -134,7 +134,7 @@ class QueueCounts:
     ) -> list[CasWrite]:
         """As `check_quotas`; and what must be written in the step that adds the messages. `Busy`."""
         quotas = (await self._directory.config(tenant)).quotas
-        if not quotas.are_counted:
+        if not quotas.limits_totals:
             check_quotas(tenant, quotas, 0, 0, added)
             return []
         held = await self._room(tenant)
@@ -143,7 +143,7 @@ class QueueCounts:
 
     async def keep_room(self, tenant: str) -> list[CasWrite]:
         """What must be written in a step that moves messages within the tenant, or out of it. `Busy`."""
-        if not (await self._directory.config(tenant)).quotas.are_counted:
+        if not (await self._directory.config(tenant)).quotas.limits_totals:
             return []
         held = await self._room(tenant)
         body = None if held is None else held.body
@@ -168,7 +168,7 @@ class QueueCounts:
         """Refuse messages of these sizes if they would take the tenant past a quota once those of the sizes `freed` are
         gone. Return what the tenant has with them: messages, and bytes."""
         messages = size = 0
-        if quotas.are_counted:
+        if quotas.limits_totals:
             messages, size = await self._kept(tenant, now_ms)
             others = self.on_their_way.get(tenant, {})
             messages += sum(1 for each in others if each is not whose)

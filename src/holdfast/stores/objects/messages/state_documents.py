@@ -15,7 +15,7 @@ from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, StateChange, StateDocument
 from holdfast.model.rules import lifecycle
-from holdfast.model.rules.state_documents import lease_lost, saved
+from holdfast.model.rules.state_documents import apply_state_change, lease_lost
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import Busy, until_unchanged
@@ -66,7 +66,7 @@ class StateDocuments:
                 raise lease_lost(receipt.id)
             key = entry.state_key
             if not entry.body.has_state:
-                saved(NO_STATE, change)  # refused before anything is written
+                apply_state_change(NO_STATE, change)  # refused before anything is written
                 await self._messages.write(entry, replace(entry.body, has_state=True), now_ms, Notices())
             held = await self._papers.read(key, MessageStateDocument)
             paper = MessageStateDocument(version=receipt.version) if held is None else held.paper
@@ -74,7 +74,7 @@ class StateDocuments:
             entry = await self._messages.read(ref, receipt.id, now_ms)
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
                 raise PreconditionFailed("the lease ended meanwhile")
-            after = saved(_document(paper), change)
+            after = apply_state_change(_document(paper), change)
             await self._papers.write(key, _with(paper, after), held)
             await self._note_written(entry, now_ms)
             return after.etag

@@ -14,11 +14,11 @@ import msgspec
 
 from holdfast.model.answers import Enqueued
 from holdfast.model.errors import OverQuota, StoreUnavailable
-from holdfast.model.message import JSON, Draft, seal
+from holdfast.model.message import JSON, Draft, make_envelope
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.rules import lifecycle
-from holdfast.model.rules.idempotency import first_of_keys, new_places, results_of
+from holdfast.model.rules.idempotency import find_new, index_keys, make_results
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, check_accepts, no_such_queue
@@ -76,7 +76,7 @@ class ObjectEnqueue:
         row = await self._directory.find(ref)
         check_accepts(ref, row, auto_create=auto_create)
         config = await self._directory.config(ref.tenant)
-        if not config.quotas.are_counted:
+        if not config.quotas.limits_totals:
             return await self._enqueue(ref, row, drafts, now_ms, notices, reason, also, ids)
         async with self._counting.lock(ref.tenant):
             return await self._enqueue(ref, row, drafts, now_ms, notices, reason, also, ids)
@@ -94,7 +94,7 @@ class ObjectEnqueue:
     ) -> list[Enqueued]:
         ids = ids or self._nodes.take_ids(len(drafts), now_ms)
         ids = [id if draft.pieces is None else draft.pieces.place for id, draft in zip(ids, drafts, strict=True)]
-        firsts = first_of_keys(drafts)
+        firsts = index_keys(drafts)
         has_payloads = is_again = False
 
         async def enqueue() -> list[Enqueued]:
@@ -102,7 +102,7 @@ class ObjectEnqueue:
             seen = await self._seen(ref, firsts, now_ms)
             window_ms = DEFAULT_WINDOW_MS if row is None else row.policy.dedup_window_ms
             repeated = {key: each.first for key, each in seen.items() if each.first is not None}
-            places = new_places(drafts, firsts, repeated, remembers_keys=window_ms > 0)
+            places = find_new(drafts, firsts, repeated, remembers_keys=window_ms > 0)
             fresh = [(drafts[place], ids[place]) for place in places]
             whose = next((draft.pieces.place for draft in drafts if draft.pieces is not None), None)
             sizes = [draft.bytes for draft, _ in fresh]
@@ -121,7 +121,7 @@ class ObjectEnqueue:
                 has_payloads = True
             was_again, is_again = is_again, True
             await self._write(row, fresh, seen, now_ms, notices, reason, also, room, is_again=was_again)
-            return results_of(drafts, places, [id for _, id in fresh], repeated)
+            return make_results(drafts, places, [id for _, id in fresh], repeated)
 
         return await until_unchanged(
             enqueue,
@@ -218,7 +218,7 @@ class ObjectEnqueue:
     def _body(
         self, ref: QueueRef, draft: Draft, id: int, default_ttl_ms: int | None, now_ms: int, reason: str | None
     ) -> MessageBody:
-        envelope = seal(draft, id, now_ms)
+        envelope = make_envelope(draft, id, now_ms)
         body = MessageBody(
             id=id,
             tenant=ref.tenant,

@@ -6,7 +6,15 @@ import msgspec
 
 from holdfast.model.answers import Enqueued
 from holdfast.model.names import QueueRef
-from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, check_room, draft_at, fired, reason_of
+from holdfast.model.schedules import (
+    MAX_SCHEDULES,
+    Schedule,
+    Tick,
+    after_fired,
+    check_schedule_count,
+    draft_at,
+    reason_of,
+)
 from holdfast.stores.contract import DueSchedules
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
@@ -102,8 +110,8 @@ class ObjectSchedules:
         if there != was:
             return False
         if there is None:
-            check_room(ref, len([name for each, name in self._known if each == ref]))
-            check_room(ref, await self._count(ref))
+            check_schedule_count(ref, len([name for each, name in self._known if each == ref]))
+            check_schedule_count(ref, await self._count(ref))
         try:
             await self._sheets.write(layout.schedule(ref, schedule.name), encode(schedule), held)
         except (PreconditionFailed, Busy):
@@ -127,7 +135,7 @@ class ObjectSchedules:
                 return None
             # A new id each time: what a step that does not hold has written stands under the last one.
             [id] = self._intake.take_ids(1, now_ms)
-            after = fired(schedule, tick, id)
+            after = after_fired(schedule, tick, id)
             try:
                 [enqueued] = await self._intake.enqueue(
                     ref,

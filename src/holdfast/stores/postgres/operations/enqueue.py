@@ -3,7 +3,7 @@
 from holdfast.model.answers import Enqueued
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.rules.idempotency import results_of
+from holdfast.model.rules.idempotency import make_results
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.quotas import check_quotas
@@ -65,7 +65,7 @@ class PostgresEnqueue:
             if row["key"] is not None:
                 self._cluster.note_now(row["now"], now_ms)
                 note_enqueued(info, drafts, row, notices)
-                return results_of(drafts, range(len(drafts)), ids, {})
+                return make_results(drafts, range(len(drafts)), ids, {})
             info = await self._directory.load(ref)
         return None
 

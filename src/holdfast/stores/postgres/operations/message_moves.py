@@ -21,7 +21,7 @@ import msgspec
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.requests import Filter, Move
 from holdfast.model.rules.lifecycle import TRANSITIONS, Cause, Change
-from holdfast.model.rules.verdicts import alter
+from holdfast.model.rules.verdicts import apply_verb
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, no_such_queue
 from holdfast.stores.payloads.pieces import count_of
@@ -202,7 +202,7 @@ class PostgresMoves:
                 known = as_seen[id]
                 if entry.life != known.life or entry.envelope.pieces != known.envelope.pieces:
                     continue
-                change = alter(entry.life, entry.envelope, verb, queue.default_ttl_ms, unit.now_ms)
+                change = apply_verb(entry.life, entry.envelope, verb, queue.default_ttl_ms, unit.now_ms)
                 unit.add_event(queue, entry, change, reason=f"to {target.ref}")
                 unit.remove_moved(queue, entry)
                 gone.append(id)

@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.model.answers import Enqueued
 from holdfast.model.names import QueueRef
-from holdfast.model.schedules import Schedule, Tick, check_room, draft_at, fired, reason_of
+from holdfast.model.schedules import Schedule, Tick, after_fired, check_schedule_count, draft_at, reason_of
 from holdfast.stores.contract import DueSchedules
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
@@ -81,7 +81,7 @@ class PostgresSchedules:
             if (None if raw is None else _decode(raw)) != was:
                 return False
             if raw is None:
-                check_room(ref, await connection.fetchval(_COUNT, info.key))
+                check_schedule_count(ref, await connection.fetchval(_COUNT, info.key))
             await connection.execute(_PUT, info.key, schedule.name, _encode(schedule), schedule.next_at)
             return True
 
@@ -104,7 +104,7 @@ class PostgresSchedules:
             raw = await unit.connection.fetchval(_FIND_LOCKED, queue.key, schedule.name)
             if raw is None or _decode(raw) != schedule:
                 raise _Taken
-            after = fired(schedule, tick, enqueued.snowflake)
+            after = after_fired(schedule, tick, enqueued.snowflake)
             await unit.connection.execute(_PUT, queue.key, after.name, _encode(after), after.next_at)
             return enqueued
 

@@ -102,7 +102,7 @@ class PostgresStaging:
         any quota. Only the enqueue's own check is exact."""
         quotas, tenant = writer.quotas, writer.ref.tenant
         check_quotas(tenant, Quotas(max_message_bytes=quotas.max_message_bytes), 0, 0, [size])
-        if not quotas.are_counted or await self._is_duplicate(writer):
+        if not quotas.limits_totals or await self._is_duplicate(writer):
             return
         messages = kept = 0
         for _, [row] in await self._cluster.fetch_all(SQL["staged"], tenant, writer.place):

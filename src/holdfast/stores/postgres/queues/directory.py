@@ -55,7 +55,7 @@ class PostgresDirectory:
             await copies.note(connection, tenant, home)
             return await connection.fetchrow(SQL["put_tenant"], tenant, raw)
 
-        if config.quotas.are_counted:
+        if config.quotas.limits_totals:
             # Without a quota, usage is not noted; it must be noted now, or other databases would be granted the whole
             # quota.
             await self._grants.note_all(tenant)

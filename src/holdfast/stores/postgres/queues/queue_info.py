@@ -42,7 +42,7 @@ class QueueInfo:
     @property
     def has_quotas(self) -> bool:
         """Return whether the tenant has a quota of messages or bytes."""
-        return self.config.quotas.are_counted
+        return self.config.quotas.limits_totals
 
 
 def decode_queue_info(row: Any, shard: PostgresDatabase) -> QueueInfo:

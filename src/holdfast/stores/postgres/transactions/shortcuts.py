@@ -19,7 +19,7 @@ from holdfast.stores.postgres.schema.rows import encode_drafts
 
 SHORTCUTS: dict[str, Callable[..., Any]] = {
     # Adds messages if neither the queue nor its tenant has changed since they were checked. In a step, the same
-    # statement adds the messages: there it equals `lifecycle.first_life` and `seal`.
+    # statement adds the messages: there it equals `lifecycle.first_life` and `make_envelope`.
     "enqueue": enqueue,
     # Claims due messages of a queue without groups in which nothing waits to be ended by time.
     "claim": claim,

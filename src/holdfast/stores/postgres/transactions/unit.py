@@ -9,7 +9,7 @@ from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.message import Draft, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, Filter, StateDocument
-from holdfast.model.rules.idempotency import new_places
+from holdfast.model.rules.idempotency import find_new
 from holdfast.model.rules.ledgers import NONE_CLOSED
 from holdfast.model.rules.lifecycle import Change, is_over
 from holdfast.stores.logic.results import delivery_of
@@ -302,7 +302,7 @@ class PostgresUnit(PendingWrites):
             for row in rows
         }
         # The ids were taken in the order of all drafts, which is the order of delivery.
-        self._ids = [ids[place] for place in new_places(drafts, firsts, seen, remembers_keys=window_ms > 0)]
+        self._ids = [ids[place] for place in find_new(drafts, firsts, seen, remembers_keys=window_ms > 0)]
         return seen
 
     async def add(self, queue: QueueInfo, drafts: list[Draft], reason: str | None) -> Sequence[int]:

@@ -5,7 +5,7 @@ import msgspec
 from holdfast.model.answers import Enqueued
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.model.schedules import Schedule, Tick, draft_at, fired, reason_of
+from holdfast.model.schedules import Schedule, Tick, after_fired, draft_at, reason_of
 from holdfast.stores.contract import DueSchedules, Listener
 from holdfast.stores.disk.free_space import DiskRoom
 from holdfast.stores.indexes.schedule_index import ScheduleIndex
@@ -89,7 +89,7 @@ class Schedules:
                 return None
             self._room.check(now_ms, draft.bytes)
             [enqueued] = await enqueue(unit, ref, [draft], auto_create=False, reason=reason)
-            self._write(queue, fired(schedule, tick, enqueued.snowflake))
+            self._write(queue, after_fired(schedule, tick, enqueued.snowflake))
             return enqueued
 
         return await self._units.run(ref, work, now_ms)

@@ -87,7 +87,7 @@ class Tenants:
 
     def _add(self, row: TenantRow) -> None:
         self._rows[row.tenant] = row
-        if row.config.quotas.limit_messages:
+        if row.config.quotas.limits_messages:
             self._limited.add(row.tenant)
         else:
             self._limited.discard(row.tenant)
@@ -177,7 +177,7 @@ class Tenants:
         """Refuse messages of these sizes if they, after those on their way and without those that are freed, would take
         the tenant past a quota."""
         quotas = self.config(tenant).quotas
-        totals = self._count_messages(tenant) if quotas.are_counted else Totals()
+        totals = self._count_messages(tenant) if quotas.limits_totals else Totals()
         waiting = list(on_their_way)
         messages = totals.messages + len(waiting) - len(freed)
         size = totals.bytes + sum(waiting) - sum(freed)

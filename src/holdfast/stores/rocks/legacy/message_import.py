@@ -12,7 +12,7 @@ from holdfast.dice import Dice
 from holdfast.model import ids
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.events import Event
-from holdfast.model.message import Draft, seal
+from holdfast.model.message import Draft, make_envelope
 from holdfast.model.names import QueueRef
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.lifecycle import Life
@@ -99,7 +99,7 @@ class LegacyImport:
         store = self._store
         headers = {LEGACY_ID: message.id.hex()} if own_id is None else {}
         draft = Draft(payload=message.payload, headers=headers)
-        envelope = in_pieces(store.shards[0].engine, seal(draft, id, now_ms))
+        envelope = in_pieces(store.shards[0].engine, make_envelope(draft, id, now_ms))
         visible_at = message.visible_at if is_held else message.ready_at()
         entry = StoredMessage(queue.p, envelope, Life(visible_at=visible_at), keys.id_bytes(id), draft.bytes)
         queue.put(entry)

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.model.rules.claims import group_head, turn_head
+from holdfast.model.rules.claims import group_head, replace_head
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.queues.window import Window
@@ -110,11 +110,11 @@ class RocksGroups:
         else:
             self._engine.delete(self._name(keys.BUSY, name), keys.INDEXES)
 
-    def turn_head(self, name: str) -> tuple[Place | None, Place | None]:
+    def replace_head(self, name: str) -> tuple[Place | None, Place | None]:
         """After a change: the head that must go from the queue's order, and the one that must stand there."""
         group = self._loaded[name]
         head = group.head()
-        turned = turn_head(group.shown, head)
+        turned = replace_head(group.shown, head)
         group.shown = head
         return turned
 

@@ -513,7 +513,7 @@ class QueueState:
 
     def _show_head(self, name: str) -> None:
         """Keep exactly the head of a group in the queue's order, and nothing of it while a batch is in flight."""
-        hidden, shown = self._groups.turn_head(name)
+        hidden, shown = self._groups.replace_head(name)
         if hidden is not None:
             self._delete_visible(*hidden)
         if shown is not None:

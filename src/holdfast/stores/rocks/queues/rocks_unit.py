@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import consecutive_to_bytes
-from holdfast.model.message import Draft, Envelope, State, seal
+from holdfast.model.message import Draft, Envelope, State, make_envelope
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, StateDocument
 from holdfast.model.rules.lifecycle import TRANSITIONS, Cause, Change, Life, first_life, is_over
@@ -459,7 +459,7 @@ class RocksUnits:
             life = first_life(drafts[0], None, now_ms)
             p = queue.p
             fresh = [
-                StoredMessage(p, seal(draft, id, now_ms), life, id16, draft.bytes)
+                StoredMessage(p, make_envelope(draft, id, now_ms), life, id16, draft.bytes)
                 for draft, id, id16 in zip(drafts, ids, consecutive_to_bytes(ids), strict=True)
             ]
             queue.put_all(fresh, form)
@@ -468,7 +468,7 @@ class RocksUnits:
             self._engine.is_mid_change = False
             return ids
         for draft, id in zip(drafts, ids, strict=True):
-            envelope = seal(draft, id, now_ms)
+            envelope = make_envelope(draft, id, now_ms)
             if draft.pieces is not None:
                 self._staging.take(draft.pieces)
             elif len(draft.payload) > PIECES_ABOVE:

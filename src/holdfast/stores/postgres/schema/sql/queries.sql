@@ -234,7 +234,7 @@ WITH gone AS (DELETE FROM items WHERE queue_key = $1 AND id = ANY($2::bigint[]) 
 INSERT INTO stages (place, is_abandoned) SELECT piece_place, true FROM gone WHERE piece_place IS NOT NULL;
 
 -- name: show_heads
--- Equals group_head and turn_head of holdfast.model.claims.
+-- Equals group_head and replace_head of holdfast.model.claims.
 -- $3 names of groups. The oldest message of each group becomes claimable unless a message of the group is in flight;
 -- all others wait behind it.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
