@@ -19,10 +19,13 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-@pytest.fixture(params=["http", "framed"])
+DOORS = {"http": [], "framed": ["--framed-port", "0"], "processes": ["--framed-port", "0", "--processes", "2"]}
+
+
+@pytest.fixture(params=DOORS)
 def tls(request: pytest.FixtureRequest, authority: Authority) -> list[str | Path]:
     files = authority.sign("server", LOOPBACK)
-    doors = [] if request.param == "http" else ["--framed-port", "0"]
+    doors = DOORS[request.param]
     return ["--store", "memory://", "--tls-cert", files.cert, "--tls-key", files.key, *doors]
 
 
