@@ -1,4 +1,4 @@
-"""What the pipeline is given to reach stores in bulk: the one place that knows which store a URL means."""
+"""Opens stores in bulk for the pipeline. No other module knows which concrete store a URL names."""
 
 from collections.abc import Iterator
 
@@ -53,7 +53,7 @@ def open_messages(directory: str) -> StoredMessages:
 
 
 class CopiedMessages:
-    """A backup's messages as look-up shows them."""
+    """The messages of a backup, in the form in which queues return them."""
 
     def __init__(self, directory: str) -> None:
         from holdfast.stores.rocks.offline.backup_reader import CopyMessages
@@ -67,7 +67,10 @@ class CopiedMessages:
 
 
 def open_client(place: StoreAddress) -> Holdfast:
-    """For claims, verdicts and enqueues: a server, or the databases themselves."""
+    """Return a client for claims, verdicts and enqueues: of a server, or of the databases themselves.
+
+    Raise `InvalidArgument` for a store that several processes cannot share.
+    """
     if place.is_http or place.is_postgres:
         return holdfast.open(place.address, **place.client_settings())
     raise InvalidArgument(
@@ -87,7 +90,7 @@ def open_landing(place: StoreAddress) -> Landing | BulkLanding:
 
 def _unknown(place: StoreAddress) -> InvalidArgument:
     return InvalidArgument(
-        f"{place.address[:200]} is no place of a journal: give http://host:port of a server, postgres://… of its "
+        f"{place.address[:200]} has no journal: give http://host:port of a server, postgres://… of its "
         "databases, the directory of a backup, or file:///, s3://, az:// or gs:// of an object store",
         field="url",
     )

@@ -1,4 +1,4 @@
-"""The one place that names concrete classes."""
+"""Composes a store and its services. No other module names the concrete stores."""
 
 import logging
 from collections.abc import Callable
@@ -39,7 +39,7 @@ _log = logging.getLogger("holdfast")
 
 
 class Core:
-    """A store with everything over it, up to the services that doors and clients call."""
+    """A store with its dispatcher, background loops and services, which doors and clients call."""
 
     def __init__(self, store: Store, runtime: Runtime, settings: Settings, dice: Dice | None = None) -> None:
         self.store = store
@@ -86,14 +86,17 @@ class Core:
         self.scheduler.start()
 
     async def _reload(self) -> None:
-        """The store was reopened: a call that failed with the old handle may have changed limits or weights."""
+        """Load limits and weights again after the store was reopened.
+
+        A call that failed while the store stopped may have changed them.
+        """
         try:
             await self._directory.load()
         except HoldfastError as error:  # it has stopped again, and is loaded after the next reopening
             _log.debug("limits were not read again: %s", error.message)
 
     async def _share_buckets(self, redis_url: str) -> None:
-        # Imported here: nobody else loads the drivers.
+        # Imported here, so that only servers with Redis load its drivers.
         from holdfast.service.limits.redis_rates import RedisRates
         from holdfast.service.limits.shared_buckets import SharedBuckets
         from holdfast.stores.event_loop.link import LoopBridge
@@ -126,7 +129,7 @@ class Core:
         self.dispatcher.close()
 
     async def close(self) -> None:
-        """Waiters go first, with nothing; leases stay as they are."""
+        """End the waits, stop the background loops and close the store. Leases stay as they are."""
         self.begin_drain()
         self.sweeper.close()
         self.scheduler.close()
@@ -139,7 +142,10 @@ class Core:
 
     @property
     def left_to_log(self) -> int:
-        """Calls that were answered, and that the store, now closed, had no time to bring home: its next start does."""
+        """Return the number of acknowledged changes that are only in the log of a closed store.
+
+        Its next start moves them to the database.
+        """
         left: int = getattr(self.store, "left_in_log", 0)
         return left
 
@@ -165,7 +171,7 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
     for name, given in (("redis_url", settings.redis_url), ("wal_dir", settings.wal_dir)):
         if given is not None and kind is not UrlKind.POSTGRES:
             raise InvalidArgument(f"{name} is for a PostgreSQL store: leave it out", field=name)
-    # Each store is imported where it is made: a process has one of them.
+    # Each store is imported here, because a process uses one of them.
     if url == "memory://":
         from holdfast.stores.memory import MemoryStore
 

@@ -1,4 +1,4 @@
-"""A core inside the caller's program: stepped in the calling threads, or on the caller's event loop."""
+"""A core inside the caller's program. It runs in the calling threads, or on the caller's event loop."""
 
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -16,7 +16,7 @@ from holdfast.stores.contract import Store
 
 
 class Embedded:
-    """The transport with nothing in between: the services themselves."""
+    """A transport that calls the services directly."""
 
     def __init__(self, core: Core, runtime: LoopRuntime | ThreadRuntime) -> None:
         self.core = core
@@ -50,7 +50,11 @@ def open_blocking(
     dice: Dice | None = None,
     store: Store | None = None,
 ) -> Holdfast:
-    """`store` replaces the one the URL names: for tests that bring their own."""
+    """Return a blocking client of an embedded store.
+
+    `clock`, `dice` and `store` replace the system's clock, its random numbers and the store of the URL, for tests.
+    Raise `InvalidArgument` for a URL or a setting that is not accepted.
+    """
     parsed = parse_settings(settings)
     clock = clock or SystemClock()
     core_store = store or make_store(url, parsed, dice or SystemDice())
@@ -72,6 +76,7 @@ def open_on_loop(
     dice: Dice | None = None,
     store: Store | None = None,
 ) -> AsyncHoldfast:
+    """Return a client of an embedded store for the running event loop; see `open_blocking`."""
     parsed = parse_settings(settings)
     clock = clock or SystemClock()
     core_store = store or make_store(url, parsed, dice or SystemDice())
@@ -86,10 +91,10 @@ def open_on_loop(
 
 
 def _refuse_calls(service: object, error: Exception) -> None:
-    """Let every call of this one object raise the error.
+    """Make every call of this object raise the error.
 
-    Queues and messages hold the object itself. To shadow its methods costs nothing in the process that opened it, where
-    a check in each of them would cost something for every call.
+    Queues and messages hold a reference to the object. Replacing its methods costs nothing in the process that opened
+    it; a check in each method would cost something in every call.
     """
 
     def refuse(*given: object, **named: object) -> NoReturn:
@@ -101,5 +106,5 @@ def _refuse_calls(service: object, error: Exception) -> None:
 
 
 def _alarm_of(clock: Clock) -> Alarm | None:
-    """A clock that is moved by hand rings its own alarms."""
+    """Return the alarms of a clock that a test moves by hand; None for any other clock."""
     return clock if isinstance(clock, Alarm) else None

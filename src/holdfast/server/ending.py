@@ -1,4 +1,4 @@
-"""The end of a server: signals, and a time limit on closing."""
+"""The end of a server: its signals, and the time limit of its drain."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ OVERTIME = 1
 
 
 class ServerStop:
-    """The first signal says so; the second ends the process."""
+    """Signals that stop a server: the first begins the drain, the second ends the process."""
 
     _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -31,7 +31,7 @@ class ServerStop:
         await self._asked.wait()
 
     def store_lost(self, why: str) -> None:
-        """End the server: another process can open the store, this one cannot."""
+        """Stop the server, because this process can no longer open the store. Another process can."""
         _log.critical("server_exits", extra={"cause": why, "exit_code": OVERTIME})
         self.has_lost_store = True
         self._asked.set()
@@ -47,7 +47,7 @@ class ServerStop:
 
 
 class Watchdog:
-    """Ends a process that does not end by itself, even one whose loop stands still."""
+    """A timer that ends a process that does not end by itself, even if its event loop is blocked."""
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
@@ -67,6 +67,7 @@ class Watchdog:
 
 
 def leave(code: int) -> None:
+    """End the process at once."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(code)

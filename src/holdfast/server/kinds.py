@@ -1,4 +1,4 @@
-"""What the value of a setting may be: how it is read, how it is shown, and what a refusal says is accepted."""
+"""Kinds of settings: how a value is parsed, how it is shown, and how the accepted form is described in errors."""
 
 import os
 import re
@@ -18,24 +18,27 @@ MASKED = "******"
 
 
 class NotAccepted(Exception):
-    """The value is none of its kind. The text, if there is one, says what was probably meant; never of a secret."""
+    """A value is not of its kind. The text, if any, suggests the intended value; it never contains a secret."""
 
 
 class Kind(Protocol):
-    # Stands for the value in `--help`.
+    # The placeholder of the value in `--help`.
     metavar: str
     accepts: str
     is_secret: bool
 
     def parse(self, given: object) -> Any:
-        """Text from a flag or a variable, or what TOML or a program gives. Raises NotAccepted."""
+        """Return the value of a text (from a flag or a variable) or of an object (from TOML or a program).
+
+        Raise `NotAccepted`.
+        """
 
     def show(self, value: Any) -> str:
-        """As one would write it; a secret stays masked."""
+        """Return the value as it would be written in a file. A secret is masked."""
 
 
 class Secret:
-    """A text that shows itself to nobody who does not ask for it."""
+    """A text that is masked wherever it is printed. Only `reveal` returns it."""
 
     __slots__ = ("_text",)
 
@@ -74,7 +77,7 @@ class Text(_Shown):
 
 
 class Directory(Text):
-    """The path of a directory. A URL, or a host and port, is refused: as a directory nobody would find it again."""
+    """The path of a directory. A URL, or a host and port, is refused, because it was hardly meant as a directory."""
 
     def __init__(self) -> None:
         super().__init__("DIR", "a path of a directory, ./NAME where the name looks like a host or a URL")
@@ -84,7 +87,7 @@ class Directory(Text):
 
 
 class Url(Text):
-    """A URL, or a path where one may stand for it. A password in it is masked."""
+    """A URL, or a path if `or_path` is set. A password in it is masked when it is shown."""
 
     def __init__(self, accepts: str, schemes: tuple[str, ...], *, or_path: bool = False) -> None:
         super().__init__("URL", accepts)
@@ -151,7 +154,7 @@ class Duration(_Shown):
 
     def parse(self, given: object) -> int:
         try:
-            # The one number that needs no unit.
+            # The only number that needs no unit.
             ms = 0 if given == "0" else parse_duration_ms("", given)
         except HoldfastError:
             raise NotAccepted from None
@@ -239,7 +242,7 @@ class Choice(_Shown):
 
 
 class HostNames(_Shown):
-    """Names and addresses by which a server may be called, without ports."""
+    """Names and addresses that callers may use for a server, without ports."""
 
     metavar = "NAME,…"
     accepts = "names or addresses without a port, separated by commas (in TOML also a list), or * for any"
@@ -268,7 +271,7 @@ def _host_name(given: object) -> str:
 
 
 class Grants:
-    """Names of certificates, exact, and what each entitles to: `san=tenant,…`, or a table."""
+    """Tenants and scopes of certificates by their exact names: `san=tenant,…`, or a table in TOML."""
 
     metavar = "SAN=TENANT,…"
     accepts = "san=tenant,… (or san=tenant:read+write+admin), in TOML also a table; each san once"
@@ -277,7 +280,7 @@ class Grants:
     def parse(self, given: object) -> dict[str, str]:
         pairs: list[tuple[object, object]]
         if isinstance(given, str):
-            # From the right: a URI may hold an equals sign, a tenant's name cannot.
+            # Split at the last equals sign: a URI may contain one, a tenant's name cannot.
             pairs = [(san, grant) for san, _, grant in (part.rpartition("=") for part in given.split(","))]
         elif isinstance(given, Mapping):
             pairs = list(given.items())
@@ -298,7 +301,7 @@ class Grants:
 
 
 def _grant(given: object) -> str:
-    """`tenant`, or `tenant:read+write`: checked here, taken apart by whoever identifies callers."""
+    """Return `tenant` or `tenant:read+write` once it is checked. `doors.identity` takes it apart."""
     if not isinstance(given, str):
         raise NotAccepted
     tenant, has_scopes, scopes = given.strip().partition(":")

@@ -1,4 +1,4 @@
-"""What a scrape of the metrics reads of a core."""
+"""The source of the metrics that are read at each scrape."""
 
 from collections.abc import AsyncIterator, Mapping
 
@@ -14,13 +14,15 @@ from holdfast.telemetry.figures import Figures
 
 
 class CoreSource:
+    """Queues and figures of a core, for `telemetry.metrics.Metrics`."""
+
     def __init__(self, store: Store, dispatcher: Dispatcher, clock: Clock) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self._now_ms = clock.now_ms
 
     async def queues(self) -> AsyncIterator[tuple[QueueRef, Stats]]:
-        """Every queue, tenant by tenant. The reader takes its time: a queue may be gone before it is looked at."""
+        """Yield every queue, tenant by tenant. A queue that is deleted meanwhile is left out."""
         for tenant in await self._store.directory.list_tenants():
             for row in await self._store.directory.list_queues(tenant.tenant):
                 now_ms = self._now_ms()

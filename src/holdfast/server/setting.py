@@ -1,4 +1,4 @@
-"""One setting: what it says of itself, its names, and how a value for it is refused."""
+"""One setting: its declaration, its names, and the error for a value that is not accepted."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,20 +11,20 @@ PREFIX = "HOLDFAST_"
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a field of Settings says of itself besides its type and default."""
+    """The part of a setting's declaration that its type and default do not say."""
 
     kind: Kind
     group: str
     help: str
-    # Where the default is only found out later: what it comes to.
+    # The default in words, where it depends on other settings or on the machine.
     default_text: str | None = None
-    # A setting of `holdfast.open` too.
+    # Also a setting of `holdfast.open`.
     is_embedded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting by its name, for whoever treats all alike."""
+    """A declared setting with its names, for code that handles all settings alike."""
 
     name: str
     field: str
@@ -48,7 +48,7 @@ class Setting:
         return self.spec.default_text or f"`{self.kind.show(self.default)}`"
 
     def parse(self, given: object, origin: str = "") -> Any:
-        """The value, or a refusal by its name, with where it came from and what is accepted."""
+        """Return the value. Raise `InvalidArgument`, which names the setting, the origin and the accepted form."""
         try:
             return self.kind.parse(given)
         except NotAccepted as error:

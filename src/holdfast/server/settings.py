@@ -31,7 +31,7 @@ from holdfast.server.setting import Setting, Spec
 
 DEFAULT_DATA = "./holdfast-data"
 
-# Stores that this version opens.
+# The URL schemes of the stores that this version opens.
 OBJECT_SCHEMES = ("file", "s3", "az", "gs")
 STORE_SCHEMES = ("memory", "postgres", "postgresql", *OBJECT_SCHEMES)
 
@@ -40,7 +40,7 @@ _MANY = 1_000_000
 
 
 def _max_consumers() -> int:
-    """By the processors that this process may use."""
+    """Return the default for the number of processors that this process may use."""
     try:
         return default_max_consumers(len(os.sched_getaffinity(0)))
     except AttributeError:  # not on this platform
@@ -59,11 +59,13 @@ _OPERATION = "Operation"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a server; of an embedded core those that `is_embedded` marks, the rest at their defaults."""
+    """The settings of a server. An embedded core takes those marked `is_embedded`; the others have their defaults."""
 
     data: Annotated[
         str | None,
-        Spec(Directory(), _STORE, "Directory of the embedded store; made if missing.", default_text=DEFAULT_DATA),
+        Spec(
+            Directory(), _STORE, "Directory of the embedded store. Created if it is missing.", default_text=DEFAULT_DATA
+        ),
     ] = None
     store: Annotated[
         str | None,
@@ -74,9 +76,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 or_path=True,
             ),
             _STORE,
-            "The store by its URL, instead of `data`: `postgres://…`, several databases separated by commas; "
-            "`file:///dir`, `s3://bucket/prefix`, `az://…`, `gs://…` for objects; `memory://` keeps all in memory "
-            "alone.",
+            "URL of the store, instead of `data`: `postgres://…` (several databases separated by commas), "
+            "`file:///dir`, `s3://bucket/prefix`, `az://…` or `gs://…` for an object store, or `memory://`.",
             default_text="the directory `data`",
         ),
     ] = None
@@ -85,7 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Choice("fsync", "os"),
             _STORE,
-            "`fsync`: answered once it is on disk. `os`: once the operating system has it.",
+            "When a change is acknowledged: `fsync`, once it is on disk; `os`, once the operating system has it.",
             is_embedded=True,
         ),
     ] = "fsync"
@@ -94,9 +95,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Integer(1, 64),
             _STORE,
-            "Of a new directory: how many shards it has, each with a database, a log and a writer of its own. It stays "
-            "so; `holdfast db reshard` changes it.",
-            default_text="1; of an existing directory, what it has",
+            "Number of shards of a new directory, each with a database, a log and a writer of its own. "
+            "`holdfast db reshard` changes it later.",
+            default_text="1; an existing directory keeps its number",
             is_embedded=True,
         ),
     ] = None
@@ -105,7 +106,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Size(),
             _STORE,
-            "Of a directory: how much memory changes may take, about, before they are written from the log to RocksDB.",
+            "Memory that changes to a directory may take, approximately, before they are written to RocksDB.",
             is_embedded=True,
         ),
     ] = 64 << 20
@@ -114,7 +115,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Choice("slots", "fnv-mod"),
             _STORE,
-            "How queues are spread over several databases: by the stored table of slots, or by their hash alone.",
+            "How queues are spread over several databases: by the stored table of slots, or only by their hash.",
             is_embedded=True,
         ),
     ] = "slots"
@@ -123,7 +124,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Url("a redis:// or rediss:// URL", ("redis", "rediss")),
             _STORE,
-            "Redis, for the fast path of a PostgreSQL store; with `wal_dir`.",
+            "URL of Redis for the fast path of a PostgreSQL store. Needs `wal_dir`.",
             default_text="none",
             is_embedded=True,
         ),
@@ -133,7 +134,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Directory(),
             _STORE,
-            "Directory of the fast path's write-ahead log, on a disk that lasts; one for each server.",
+            "Directory of the fast path's write-ahead log, on a durable disk. Each server needs its own.",
             default_text="none",
             is_embedded=True,
         ),
@@ -143,7 +144,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Choice("fail", "direct"),
             _STORE,
-            "What enqueues do while Redis is down: they are refused, or go to PostgreSQL before they are answered.",
+            "While Redis is down: refuse enqueues (`fail`), or write them to PostgreSQL first (`direct`).",
             is_embedded=True,
         ),
     ] = "fail"
@@ -152,7 +153,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Choice("server", "spark"),
             _STORE,
-            "Who stores what waits in the log: this server, or the job `holdfast pipeline flush`.",
+            "Who moves messages from the log to PostgreSQL: this server, or the job `holdfast pipeline flush`.",
             is_embedded=True,
         ),
     ] = "server"
@@ -161,7 +162,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Duration(),
             _STORE,
-            "How long a message that was answered from the log waits at most, until it is stored.",
+            "Maximum time until a message in the log is moved to PostgreSQL.",
             is_embedded=True,
         ),
     ] = 100
@@ -170,7 +171,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Integer(1, 10_000),
             _STORE,
-            "So many messages are stored at once, without waiting for the interval; with all that wait besides.",
+            "Number of messages in the log that are moved at once, without waiting for `flush_interval`.",
             is_embedded=True,
         ),
     ] = 50
@@ -179,19 +180,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Integer(0, 10_000),
             _STORE,
-            "Messages of a busy queue that are reserved ahead in Redis, at most; 0: none.",
+            "Maximum number of messages of a busy queue that are reserved ahead in Redis; 0 for none.",
             is_embedded=True,
         ),
     ] = 50
     journal_retention_ms: Annotated[
-        int, Spec(Duration(), _STORE, "How long the journal keeps its events.", is_embedded=True)
+        int, Spec(Duration(), _STORE, "How long the journal keeps events.", is_embedded=True)
     ] = 7 * _DAY_MS
     reopen_after_ms: Annotated[
         int,
         Spec(
             Duration(),
             _STORE,
-            "Time until a store or log that a failed write has stopped is first reopened; doubles up to 1m.",
+            "Time until a store that a failed write has stopped is reopened. Doubles after each failure, up to 1m.",
             is_embedded=True,
         ),
     ] = 5_000
@@ -199,14 +200,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[str, Spec(Text("HOST", "a host name or an address"), _NETWORK, "Address or name to listen on.")] = (
         "127.0.0.1"
     )
-    port: Annotated[int, Spec(Integer(0, 65_535), _NETWORK, "Port to listen on; 0 takes a free one.")] = 7077
+    port: Annotated[int, Spec(Integer(0, 65_535), _NETWORK, "Port to listen on; 0 for a free one.")] = 7077
     allowed_hosts: Annotated[
         tuple[str, ...] | None,
         Spec(
             HostNames(),
             _NETWORK,
-            "Names by which the server may be called (`Host`), besides loopback addresses, `localhost` and `host`; "
-            "`*`: by any.",
+            "Names that callers may use for the server (`Host`), besides loopback addresses, `localhost` and `host`; "
+            "`*` for any.",
             default_text="none without identities; any with them",
         ),
     ] = None
@@ -215,7 +216,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Integer(0, 65_535),
             _NETWORK,
-            "Port of the Cap'n Proto door, beside the HTTP one; 0 takes a free one.",
+            "Port of the Cap'n Proto door, besides HTTP; 0 for a free one.",
             default_text="none: no such door",
         ),
     ] = None
@@ -224,8 +225,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Integer(0, 65_535),
             _NETWORK,
-            "Port of the framed protocol, beside the HTTP one, which can be upgraded to it too; 0 takes a free one.",
-            default_text="none: by upgrade alone",
+            "Port of the framed protocol, besides HTTP, whose connections can be upgraded to it; 0 for a free one.",
+            default_text="none: only by upgrade",
         ),
     ] = None
     processes: Annotated[
@@ -233,17 +234,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Integer(1, 64),
             _NETWORK,
-            "Processes that serve callers. With more than one, each has all doors, on the same ports, and this process "
-            "has the store.",
+            "Number of processes that serve callers. With more than one, they share the ports, and the store stays in "
+            "the process that was started.",
         ),
     ] = 1
     tls_cert: Annotated[
         str | None,
-        Spec(_path(), _NETWORK, "Certificate chain (PEM): serve HTTPS.", default_text="none: plain HTTP"),
+        Spec(_path(), _NETWORK, "File of the certificate chain (PEM). Serves HTTPS.", default_text="none: plain HTTP"),
     ] = None
     tls_key: Annotated[
         str | None,
-        Spec(_path(), _NETWORK, "The certificate's private key (PEM).", default_text="in the file of `tls_cert`"),
+        Spec(
+            _path(), _NETWORK, "File of the certificate's private key (PEM).", default_text="in the file of `tls_cert`"
+        ),
     ] = None
 
     jwt_secret: Annotated[
@@ -251,20 +254,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Secrets(),
             _IDENTITY,
-            "Secret of HS256 tokens. As a flag every user of the machine can see it: prefer the variable or "
+            "Secret of HS256 tokens. Every user of the machine can see a flag: prefer the variable or "
             "`jwt_secret_file`.",
             default_text="none",
         ),
     ] = None
     jwt_secret_file: Annotated[
-        str | None, Spec(_path(), _IDENTITY, "File that holds the secret of HS256 tokens.", default_text="none")
+        str | None, Spec(_path(), _IDENTITY, "File with the secret of HS256 tokens.", default_text="none")
     ] = None
     jwt_keys: Annotated[
         str | None,
         Spec(
             Text("FILE|URL", "a path or an http(s) URL"),
             _IDENTITY,
-            "Public keys of tokens: a PEM file, a JWKS file, or a JWKS URL.",
+            "Public keys that verify tokens: a PEM file, a JWKS file, or a JWKS URL.",
             default_text="none",
         ),
     ] = None
@@ -277,7 +280,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             _path(),
             _IDENTITY,
-            "Authorities (PEM) of client certificates. Without tokens configured every client must show one.",
+            "File of the authorities (PEM) that sign client certificates. Unless tokens are configured, every client "
+            "must present a certificate.",
             default_text="none",
         ),
     ] = None
@@ -286,7 +290,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Grants(),
             _IDENTITY,
-            "Which tenant a client certificate's exact name (SAN) stands for, with which scopes (`read+write`).",
+            "Tenant, and scopes (`read+write`), of each client certificate, by its exact name (SAN).",
             default_text="none",
         ),
     ] = None
@@ -295,29 +299,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             BearerTokens(),
             _IDENTITY,
-            "Bearer token for `GET /metrics` and nothing else. Every user of the machine can see a flag: prefer the "
+            "Bearer token that permits only `GET /metrics`. Every user of the machine can see a flag: prefer the "
             "variable or `metrics_token_file`.",
             default_text="none: an operator's token",
         ),
     ] = None
     metrics_token_file: Annotated[
-        str | None, Spec(_path(), _IDENTITY, "File that holds `metrics_token`.", default_text="none")
+        str | None, Spec(_path(), _IDENTITY, "File with `metrics_token`.", default_text="none")
     ] = None
     metrics_public: Annotated[
         bool, Spec(Boolean(), _IDENTITY, "Let anyone read `GET /metrics`, which names every tenant and queue.")
     ] = False
 
-    auto_create: Annotated[bool, Spec(Boolean(), _QUEUES, "Make a queue with its first message.", is_embedded=True)] = (
-        True
-    )
-    max_payload: Annotated[int, Spec(Size(), _QUEUES, "The largest payload accepted.", is_embedded=True)] = 1 << 20
+    auto_create: Annotated[
+        bool, Spec(Boolean(), _QUEUES, "Create a queue with its first message.", is_embedded=True)
+    ] = True
+    max_payload: Annotated[int, Spec(Size(), _QUEUES, "Maximum size of a payload.", is_embedded=True)] = 1 << 20
     queue_max_consumers: Annotated[
         int,
         Spec(
             Integer(1, _MANY),
             _QUEUES,
-            "Claims that may wait at once; one more is refused with `rate_limited`.",
-            default_text="64 for each processor, within 128-4096",
+            "Maximum number of claims that wait at once. Further ones are refused with `rate_limited`.",
+            default_text="64 for each processor, from 128 to 4096",
             is_embedded=True,
         ),
     ] = msgspec.field(default_factory=_max_consumers)
@@ -326,7 +330,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Duration(),
             _QUEUES,
-            "How often waiting claims look into a store that other servers share (PostgreSQL, objects).",
+            "How often waiting claims poll a store that other servers share (PostgreSQL, objects).",
             is_embedded=True,
         ),
     ] = 3_000
@@ -335,7 +339,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Duration(may_be_zero=True),
             _QUEUES,
-            "By how much each look may be put off, at random; 0: none.",
+            "Maximum random delay added to each poll; 0 for none.",
             is_embedded=True,
         ),
     ] = 500
@@ -344,20 +348,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Duration(may_be_zero=True),
             _QUEUES,
-            "How often waiting claims look even where the store wakes them; 0: never.",
+            "How often waiting claims poll a store that also wakes them; 0 for never.",
             is_embedded=True,
         ),
     ] = 300_000
     disk_queue_watch: Annotated[
         bool,
-        Spec(Boolean(), _QUEUES, "Watch the directory of an object store on disk, not poll it.", is_embedded=True),
+        Spec(
+            Boolean(),
+            _QUEUES,
+            "Watch the directory of an object store on disk instead of polling it.",
+            is_embedded=True,
+        ),
     ] = True
     clock_skew_ms: Annotated[
         int,
         Spec(
             Duration(may_be_zero=True),
             _QUEUES,
-            "How far clocks of processes that share an object store may differ; beyond it a process claims nothing.",
+            "Maximum difference of the clocks of processes that share an object store. Beyond it, a process claims "
+            "nothing.",
             is_embedded=True,
         ),
     ] = 1_000
@@ -366,7 +376,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Boolean(),
             _QUEUES,
-            "Poll the store in memory, as if it did not say when there is something.",
+            "Poll the store in memory, as if it did not announce new messages.",
             is_embedded=True,
         ),
     ] = False
@@ -376,7 +386,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Duration(may_be_zero=True),
             _OPERATION,
-            "How long a server that was told to stop may take to finish what is in hand.",
+            "Maximum time for a server that is stopping to finish the calls under way.",
         ),
     ] = 30_000
     log_format: Annotated[
@@ -384,14 +394,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Choice("console", "json"),
             _OPERATION,
-            "How log lines on stderr are written.",
+            "Format of the log lines on stderr.",
             default_text="`console` on a terminal, else `json`",
         ),
     ] = None
     metrics_max_labels: Annotated[
         int,
         Spec(
-            Integer(1, _MANY), _OPERATION, "Queues that metrics tell apart; the rest are counted together as `other`."
+            Integer(1, _MANY),
+            _OPERATION,
+            "Maximum number of queues with their own metrics. The others are counted together as `other`.",
         ),
     ] = 1_000
 
@@ -418,7 +430,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_identities(self) -> bool:
-        """Whether callers are asked who they are."""
+        """Return whether callers are authenticated."""
         return self.has_tokens or self.has_certificates
 
     def __repr__(self) -> str:
@@ -445,7 +457,7 @@ EMBEDDED = [setting.name for setting in SETTINGS.values() if setting.spec.is_emb
 
 
 def parse_settings(given: Mapping[str, Any]) -> Settings:
-    """Of an embedded core. An unknown name or a wrong value is refused by its name."""
+    """Return the settings of an embedded core. Raise `InvalidArgument` for an unknown name or a wrong value."""
     fields: dict[str, Any] = {}
     for name, value in given.items():
         if name not in EMBEDDED:

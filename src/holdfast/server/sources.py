@@ -1,4 +1,4 @@
-"""Where settings are given: flags, `HOLDFAST_*` variables, one TOML file. The first that names a setting decides."""
+"""The sources of settings: flags, `HOLDFAST_*` variables, and one TOML file, in this order of precedence."""
 
 import difflib
 import re
@@ -16,8 +16,8 @@ from holdfast.server.settings import SETTINGS, Settings
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 CLIENT_TABLE = "client"
 
-# Variables that are not a server's settings: other commands', the tests', and what `dequeue` exports for the next
-# command.
+# Variables that are not settings of a server: those of other commands and of the tests, and those that `dequeue` sets
+# for the next command.
 _OTHERS = {
     CONFIG_VARIABLE,
     *(PREFIX + name for name in ("URL", "TOKEN", "TENANT", "DEBUG", "CONTEXT", "SEED", "PROOF_SCALE")),
@@ -29,19 +29,19 @@ _OTHERS = {
         )
     ),
 }
-# What Kubernetes sets in every pod for a Service that is named holdfast.
+# Variables that Kubernetes sets in every pod for a Service named holdfast.
 _KUBERNETES = re.compile(PREFIX + r"(SERVICE|PORT)_[A-Z0-9_]+")
 
-# Each may be given in a file instead, which the setting `…_file` names.
+# Each of these may be given in a file instead, named by the setting `…_file`.
 _SECRETS_IN_FILES = ("jwt_secret", "metrics_token")
 
-# A near miss is a slip of the pen: `HOLDFAST_JWT_SECRT` must not leave a server open.
+# A similar name is taken for a typing error: `HOLDFAST_JWT_SECRT` must not leave a server open.
 _NEAR = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who gave a value: `rank` 0 a flag, 1 a variable, 2 the file; `text` for people."""
+    """The source of a value. `rank` is 0 for a flag, 1 for a variable, 2 for the file; `text` is for people."""
 
     rank: int
     text: str
@@ -64,11 +64,15 @@ class LoadedSettings:
 def load_settings(
     flags: Mapping[str, object], environment: Mapping[str, str], *, config: str | None = None
 ) -> LoadedSettings:
-    """`flags` by the settings' names, those given only. What is wrong is refused with its name and where it stood."""
+    """Return the settings that flags, variables and the file give together.
+
+    `flags` has the given flags by the names of their settings. Raise `InvalidArgument` for an unknown name or a value
+    that is not accepted, with its origin.
+    """
     file = config or environment.get(CONFIG_VARIABLE) or None
     given: dict[str, tuple[object, Origin]] = {}
     warnings: list[str] = []
-    # The weakest first: each later one takes its place.
+    # In reverse order of precedence: later sources overwrite earlier ones.
     if file is not None:
         given.update(_from_file(file))
     given.update(_from_environment(environment, warnings))
@@ -93,7 +97,7 @@ def _from_file(path: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
         raise InvalidArgument(f"config {path} cannot be read: {error.strerror}", setting="config") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"config {path} is not TOML: {error}", setting="config") from None
-    # What client commands read of the same file.
+    # Client commands read this table of the same file.
     document.pop(CLIENT_TABLE, None)
     for key, value in document.items():
         origin = Origin(2, f"key {key} in {path}")
@@ -119,7 +123,7 @@ def _from_environment(
 
 def _nearest(given: str, name_of: Any) -> str | None:
     names = [name_of(setting) for setting in SETTINGS.values()]
-    # Without the prefix, which would make all of them look alike.
+    # Compared without the prefix, which would make all of them similar.
     short = {name.removeprefix(PREFIX): name for name in names}
     found = difflib.get_close_matches(given.removeprefix(PREFIX), short, n=1, cutoff=_NEAR)
     return short[found[0]] if found else None
@@ -131,7 +135,10 @@ def _unknown(what: str, name: str, near: str | None) -> InvalidArgument:
 
 
 def _keep_the_stronger(one: str, other: str, values: dict[str, Any], origins: dict[str, Origin]) -> None:
-    """Two ways to say one thing: from the same source they contradict each other, else the stronger source decides."""
+    """Drop one of two settings that exclude each other: the one from the source of lower precedence.
+
+    Raise `InvalidArgument` if both are from the same source.
+    """
     if one not in origins or other not in origins:
         return
     if origins[one].rank == origins[other].rank:
@@ -158,7 +165,7 @@ def _read_secret(name: str, path: str, origin: Origin) -> Secret:
 
 
 def as_toml(loaded: LoadedSettings) -> str:
-    """The settings in force, each with where it came from; secrets masked."""
+    """Return the settings in force as TOML, each with its origin. Secrets are masked."""
     lines: list[str] = []
     group = ""
     for setting in SETTINGS.values():

@@ -33,11 +33,11 @@ _log = logging.getLogger("holdfast")
 
 
 class CallerLeft(Exception):
-    """The connection is lost: there is nobody to answer."""
+    """The connection is lost, so the call needs no response."""
 
 
 class FramedCall:
-    """What a handler is given. It returns the body of the RESULT."""
+    """One open call, as it is passed to its handler. The handler returns the body of the RESULT."""
 
     __slots__ = (
         "_ended",
@@ -64,9 +64,9 @@ class FramedCall:
         self.number = number
         # Bytes of its frames that are kept in memory for it.
         self.bytes_in_hand = size
-        # As which it is measured.
+        # The name under which it is measured.
         self.operation = "unknown"
-        # What it was about, once that is known.
+        # The queue of the call, once it is known.
         self.queue: QueueRef | None = None
         self.headers = _NO_HEADERS
         self.correlation_id: str | None = None
@@ -103,12 +103,12 @@ class FramedCall:
         self._end()
 
     def cancel(self) -> None:
-        """The caller no longer waits for what the call may wait for."""
+        """End the wait of the call, because its caller has cancelled it."""
         self.is_cancelled = True
         self._stop_waiting()
 
     def leave(self) -> None:
-        """The connection is lost."""
+        """End the wait of the call, because the connection is lost."""
         self._stop_waiting()
 
     def _stop_waiting(self) -> None:
@@ -171,7 +171,7 @@ class FramedCall:
             self._ended.set_result(None)
 
     async def _carry_out(self, handler: Handler, given: CallFrame) -> None:
-        """From the credential to the answer. Nothing is raised."""
+        """Carry the call out, from the check of its credential to its response. Raise nothing but `CancelledError`."""
         started_at = steady_s()
         connection = self.connection
         door = connection.door
@@ -184,7 +184,7 @@ class FramedCall:
             if not caller.is_operator:
                 connection.note_tenant(caller.tenant)
             if door.is_draining:
-                # `closing` tells a caller that nothing of its call was done.
+                # `closing` means that no part of the call was carried out.
                 raise StoreUnavailable("this server is closing: ask another, or this one again later", closing=True)
             if given.context is not None:
                 self._read_context(given)
@@ -198,7 +198,7 @@ class FramedCall:
             outcome = self._answer_error(error)
             if not is_known and outcome == "unauthenticated":
                 connection.note_tenant(UNIDENTIFIED)
-        # Of a queue that the caller may not ask for nothing is told, not even here.
+        # Metrics must not show the existence of a queue that the caller may not use.
         queue = None if outcome in _OUTSIDERS else self.queue
         door.observer.request(self.operation, queue, outcome, steady_s() - started_at)
 
@@ -222,9 +222,9 @@ class FramedCall:
     def _answer_error(self, error: Exception) -> str:
         """Answer with an error, and return its code. A variable of the call itself would keep the error, whose
         traceback keeps the call, until the next garbage collection."""
-        told = _told(error, self.correlation_id)
-        self._answer(FrameKind.ERROR, write_error(told))
-        return told.code
+        sent = _error_to_send(error, self.correlation_id)
+        self._answer(FrameKind.ERROR, write_error(sent))
+        return sent.code
 
     def _answer(self, kind: FrameKind, body: bytes) -> None:
         # From here on the number may be used again.
@@ -239,7 +239,7 @@ class FramedCall:
         return self.connection.door.tracing
 
     def ref(self, given: CallFrame) -> QueueRef:
-        """Return the queue that is meant. What is left out is the caller's own tenant, and `default`."""
+        """Return the queue of the call. The caller's own tenant and the queue `default` are the defaults."""
         caller = self.session.caller
         tenant = given.tenant
         ref = self.connection.door.names.ref(caller.own_tenant if tenant is None else tenant, given.queue)
@@ -286,11 +286,11 @@ class FramedCall:
         return self.is_cancelled
 
 
-def _told(error: Exception, correlation_id: str | None) -> HoldfastError:
-    """What is no error of ours is logged here and nowhere shown."""
+def _error_to_send(error: Exception, correlation_id: str | None) -> HoldfastError:
+    """Return the error to send. An unexpected error is logged, and sent as `Internal`."""
     if isinstance(error, HoldfastError):
         return error
     if isinstance(error, UnicodeError):
         return InvalidArgument("a text is not UTF-8")
     _log.error("a call failed", exc_info=error, extra={"correlation_id": correlation_id})
-    return Internal("the server failed to carry this out: its log says why")
+    return Internal("the server failed to carry out this call; see its log")

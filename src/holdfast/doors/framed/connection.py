@@ -1,9 +1,9 @@
-"""Frames on one connection.
+"""One connection of the framed protocol.
 
-All frames of one read are parsed in a loop, and each CALL is begun at once. Answers that are ready by the end of the
-read, or in the same round of the event loop, leave by one write.
+All frames of one read are parsed in a loop, and each CALL is begun at once. Responses that are ready by the end of the
+read, or in the same round of the event loop, are sent by one write.
 
-While several tenants call at once, what was read is held back until the connection's turn comes (`HeldFrames`).
+While several tenants call at once, the bytes of a read are held back until it is the connection's turn (`HeldFrames`).
 """
 
 import asyncio
@@ -42,7 +42,7 @@ MAX_UNKNOWN_BYTES = 64 * 1_024
 
 
 class RefusedFrame(Exception):
-    """A frame makes no sense: there is nobody to talk to."""
+    """A frame that is not part of the protocol. The connection ends."""
 
     def __init__(self, why: str, **facts: object) -> None:
         super().__init__(why)
@@ -123,7 +123,7 @@ class FramedConnection(asyncio.Protocol):
     # --- Reading ---------------------------------------------------------------------------------------------------
 
     def parse(self, data: bytes) -> None:
-        """Parse what was read, and begin its calls."""
+        """Parse the bytes of a read, and begin their calls."""
         if self.is_refused:
             return
         responses = self.responses

@@ -1,4 +1,4 @@
-"""FramedDoor: every connection there is, and what they share."""
+"""The framed door: its connections, and the state that they share."""
 
 import asyncio
 import socket
@@ -26,6 +26,8 @@ _BACKLOG = 2_048
 
 
 class FramedDoor:
+    """The framed protocol on bound sockets, and on connections that HTTP hands over by an upgrade."""
+
     def __init__(
         self,
         *,

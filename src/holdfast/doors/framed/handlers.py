@@ -1,4 +1,4 @@
-"""Which handler carries out which call."""
+"""The handler of each call."""
 
 from collections.abc import Mapping
 

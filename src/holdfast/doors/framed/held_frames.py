@@ -14,9 +14,10 @@ _LENGTH = struct.Struct(">I")
 
 
 class HeldFrames:
-    """Holds back what a connection reads while tenants take turns, and hands it on, a frame a turn.
+    """Frames that a connection has read while tenants take turns. Each turn passes one of them on.
 
-    A connection of which `is_holding` must add what it reads next by `take`, whether or not tenants still take turns.
+    While `is_holding` is true, the connection must add everything that it reads by `take`, even if tenants no longer
+    take turns.
     """
 
     __slots__ = ("_at", "_connection", "_data", "_is_in_line", "_name", "_turns", "is_full", "is_holding")
@@ -82,7 +83,7 @@ class HeldFrames:
         return TurnTaken(connection.calls_begun - begun, len(part))
 
     def drop(self) -> None:
-        """Forget what is held back."""
+        """Drop the frames that are held back."""
         self._data, self._at = b"", 0
         self.is_holding = self.is_full = False
 

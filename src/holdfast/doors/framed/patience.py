@@ -1,4 +1,4 @@
-"""How long a connection may be silent, or stand still in the middle of a frame."""
+"""Time limits of a connection: for silence, and for a frame that has begun."""
 
 import asyncio
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Calls as they are read from their frames; a value of the wrong shape is refused by its place."""
+"""Parsing of calls. A value of the wrong type is refused with its position in the call."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ _MAX_SHOWN = 200
 
 
 class NotMessagePack(Exception):
-    """A body is not MessagePack: there is nobody to talk to."""
+    """The body of a frame is not MessagePack. The connection ends."""
 
 
 def parse_call(body: bytes) -> CallFrame:

@@ -1,4 +1,4 @@
-"""Deliveries that were written and may not have left: they go back if the connection is lost first."""
+"""Deliveries in frames that were written, but perhaps not sent. They are given back if the connection is lost first."""
 
 import asyncio
 from collections import deque
@@ -32,7 +32,7 @@ class UnsentDeliveries:
             self._loop.call_soon(self._look, _ROUNDS)
 
     def forget_sent(self) -> None:
-        """Let go of what has left by now."""
+        """Drop the frames that have been sent by now."""
         waiting = self._waiting
         if waiting:
             sent = self._sent_bytes()
@@ -40,7 +40,7 @@ class UnsentDeliveries:
                 waiting.popleft()
 
     def give_back(self) -> None:
-        """Give back what has not left: the connection is lost."""
+        """Give back the deliveries of frames that were not sent, because the connection is lost."""
         waiting, self._waiting = self._waiting, deque()
         for _, give_back in waiting:
             give_back()

@@ -1,4 +1,4 @@
-"""Uploads: enqueues whose payload comes in DATA frames, as fast as the store takes them."""
+"""Uploads: enqueues whose payload arrives in DATA frames, at the speed of the store."""
 
 import asyncio
 from collections import deque
@@ -19,7 +19,7 @@ MAX_UPLOADS = 64
 
 
 class Incoming:
-    """The payload of one upload, as far as it has come and was not stored yet."""
+    """The part of an upload's payload that has arrived and is not stored yet."""
 
     def __init__(self, call: FramedCall) -> None:
         self._call = call
@@ -46,7 +46,7 @@ class Incoming:
         return self._parts.popleft()
 
     def give_credit(self, size: int) -> None:
-        """Let so many more bytes come: they are stored."""
+        """Allow the client to send `size` more bytes, because as many were stored."""
         self._window += size
         call = self._call
         call.connection.keep_bytes(call, -size)

@@ -37,7 +37,7 @@ class DoorMetrics(CallObserver, Protocol):
 
 
 class DoorTelemetry(NamedTuple):
-    """Where doors report what they do."""
+    """The metrics and traces that doors report to."""
 
     metrics: DoorMetrics
     tracing: Tracing

@@ -10,12 +10,13 @@ from holdfast.doors.http.connections.upgrades import Upgrade
 from holdfast.service.limits.request_turns import RequestTurns
 
 _BACKLOG = 2_048
-# Callers in the middle of asking again hear that the server is closing, instead of finding the connection closed.
+# A caller that is about to send its next request gets a response that the server is closing, instead of a closed
+# connection.
 _LINGER_S = 0.2
 
 
 class HttpServer:
-    """Leaves signals alone: whoever runs it begins its end."""
+    """HTTP on bound sockets. It handles no signals."""
 
     def __init__(
         self,
@@ -36,10 +37,7 @@ class HttpServer:
             self._listening.append(server)
 
     async def close(self, deadline: float, *, at_least_s: float) -> int:
-        """Take no more connections, and end those there are.
-
-        Return how many had to be cut: their callers do not read.
-        """
+        """Stop listening, and end the connections. Return how many had to be cut, because their callers do not read."""
         loop = asyncio.get_running_loop()
         self.stop_listening()
         await self.connections.emptied(min(_LINGER_S, deadline - loop.time()))

@@ -29,9 +29,10 @@ def scrapers_of(settings: Settings, identity: Identity) -> ScraperIdentity:
 
 
 def hosts_of(settings: Settings) -> Hosts | None:
-    """Return the names that the server answers by; None means any.
+    """Return the host names that callers may use; None for any.
 
-    Callers that must say who they are gain nothing by another name, so there the names are only checked on request.
+    Authenticated callers gain nothing by using another name. With identities the names are therefore checked only if
+    they are configured.
     """
     if settings.allowed_hosts is None:
         return None if settings.has_identities else Hosts([settings.host])

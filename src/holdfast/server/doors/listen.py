@@ -1,4 +1,4 @@
-"""Where a server listens: its addresses, whether it may, its sockets, and TLS."""
+"""Bound sockets and TLS of a server."""
 
 import errno
 import ipaddress
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from holdfast.model.errors import InvalidArgument, Unavailable
 from holdfast.server.settings import Settings
 
-# What bind says where this machine has no such address: of a name's several addresses one that works is enough.
+# Errors of bind for an address that this machine does not have. A name may have several; one that works is enough.
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -32,7 +32,7 @@ def listening_sockets(settings: Settings, *, is_shared: bool = False) -> list[so
             if is_shared:
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
-                # Each address of a name has a socket of its own.
+                # Each address has its own socket.
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             bound.bind((address[0], port, *address[2:]))
         except OSError as error:
@@ -43,7 +43,7 @@ def listening_sockets(settings: Settings, *, is_shared: bool = False) -> list[so
             _close(sockets)
             raise_bind_error(settings.host, port, error)
         sockets.append(bound)
-        port = bound.getsockname()[1]  # a free port was asked for: the other addresses take the same
+        port = bound.getsockname()[1]  # of port 0: the other addresses use the same one
     if not sockets and failure is not None:
         raise_bind_error(settings.host, port, failure)
     return sockets
@@ -93,7 +93,7 @@ def make_tls(settings: Settings) -> ssl.SSLContext | None:
                 f"tls_client_ca {settings.tls_client_ca!r} holds no certificates in PEM: {error.reason or error}",
                 setting="tls_client_ca",
             ) from None
-        # Callers with a token, and scrapers, need no certificate; one that is shown must be good all the same.
+        # Callers with a token, and scrapers, need no certificate. A certificate that is presented must still be valid.
         is_optional = settings.has_tokens or settings.has_scrapers
         context.verify_mode = ssl.CERT_OPTIONAL if is_optional else ssl.CERT_REQUIRED
     return context
@@ -104,7 +104,7 @@ def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[A
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
         raise InvalidArgument(f"host {host!r} is not a name or an address that can be found", setting="host") from None
-    # In order, each once.
+    # Without duplicates, in order.
     return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
 
 
@@ -128,7 +128,7 @@ def _check_readable(name: str, path: str) -> None:
 
 
 def _refuse_encrypted() -> str:
-    # Asked for only when the key is encrypted; without it OpenSSL would ask the terminal.
+    # OpenSSL calls this for an encrypted key. Without it, it would ask on the terminal.
     return ""
 
 

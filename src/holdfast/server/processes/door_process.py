@@ -1,4 +1,4 @@
-"""A door process: it serves callers on the ports of the server, and asks the store process for everything else.
+"""A door process: it serves callers on the ports of the server, and forwards their calls to the store process.
 
 The store process starts it with `python -m holdfast.server.processes.door_process`, and talks to it by its standard
 input and output:
@@ -6,8 +6,8 @@ input and output:
     in      what to serve (`DoorStart`, pickled, behind 8 bytes of length), then a line "drain" when it is to end
     out     one line of JSON: that it serves, or why it cannot
 
-The end of its input means that the store process is gone. The door process then ends at once: nobody would carry out
-its calls.
+The end of its input means that the store process is gone. The door process then exits at once, because its calls could
+no longer be carried out.
 """
 
 import asyncio
@@ -71,12 +71,12 @@ class DoorState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def most_at_once(processes: int) -> int:
-    """Return how many calls one of so many door processes may have under way."""
+    """Return the number of calls that each of `processes` door processes may have under way."""
     return max(_FEWEST_AT_ONCE, _MOST_AT_ONCE // processes)
 
 
 async def serve(start: DoorStart, control: asyncio.StreamReader) -> bool:
-    """Serve until told to drain. Return whether every call was finished."""
+    """Serve until the drain. Return whether every call was finished."""
     settings = start.settings
     loop = asyncio.get_running_loop()
     stop, watchdog, signals = asyncio.Event(), Watchdog(), LoopSignals(loop)

@@ -25,7 +25,7 @@ GiveBack = Callable[[bytes], None]
 
 
 class LinkAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the store process is reached, and the secret by which it knows the door process."""
+    """The address of the store process, and the secret that authenticates the door process to it."""
 
     path: str
     secret: str

@@ -1,0 +1,149 @@
+"""The habits of STYLE.md that a program can check: sizes, names, docstrings and sleeps."""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = ROOT / "src" / "holdfast"
+
+MAX_LINES = 400
+MAX_FILES = 16
+MAX_PARAMETERS = 8
+
+FIRST_WORDS = frozenset({"What", "Of", "Whoever", "Whether", "So", "As"})
+# Words for things that this project has plainer ones for, as parts of names.
+METAPHORS = frozenset({"shelf", "shelves", "sheet", "paper", "bell", "lane", "upkeep", "told", "heard"})
+UNCLEAR_MODULES = frozenset({"utils", "helpers", "manager", "base", "common", "misc"})
+
+# Waits that are not of a clock, by module: each with its reason.
+SLEEPS = {
+    "clock.py": "the clock itself",
+    "runtime.py": "the clock's alarms in threads",
+}
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Source(NamedTuple):
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        return str(self.path.relative_to(PRODUCT))
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    paths = sorted(PRODUCT.rglob("*.py"))
+    assert len(paths) > 400
+    return tuple(Source(path, text := path.read_text("utf-8"), ast.parse(text)) for path in paths)
+
+
+def nodes(*kinds: type) -> Iterator[tuple[Source, ast.AST]]:
+    for source in sources():
+        for node in ast.walk(source.tree):
+            if isinstance(node, kinds):
+                yield source, node
+
+
+def test_no_file_is_longer_than_a_reader_takes_in() -> None:
+    lengths = {source.name: source.text.count("\n") for source in sources()}
+    assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
+
+
+def test_no_folder_is_longer_than_a_list_that_needs_no_scrolling() -> None:
+    files = Counter(str(source.path.parent.relative_to(PRODUCT)) for source in sources())
+    assert {name: count for name, count in files.items() if count > MAX_FILES} == {}
+
+
+def test_every_folder_says_what_happens_in_it() -> None:
+    silent = [
+        source.name
+        for source in sources()
+        if source.path.name == "__init__.py" and not (ast.get_docstring(source.tree) or "").strip()
+    ]
+    assert silent == []
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    assert [source.name for source in sources() if source.path.stem in UNCLEAR_MODULES] == []
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    begun = [
+        f"{source.name}:{getattr(node, 'lineno', 1)}: {docstring.splitlines()[0]}"
+        for source, node in nodes(ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        if (docstring := ast.get_docstring(node))  # type: ignore[arg-type]  # `nodes` gives those that have docstrings
+        and docstring.split()[0] in FIRST_WORDS
+    ]
+    assert begun == []
+
+
+def test_no_name_is_a_metaphor() -> None:
+    named = {
+        f"{source.name}: {name}"
+        for source, node in nodes(ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.arg, ast.Name)
+        if (name := getattr(node, "name", None) or getattr(node, "arg", None) or getattr(node, "id", ""))
+        and METAPHORS & set(words(name))
+    }
+    assert named == set()
+
+
+def words(name: str) -> list[str]:
+    return re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", name).lower())
+
+
+def test_one_public_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for source, node in nodes(ast.ClassDef):
+        assert isinstance(node, ast.ClassDef)
+        if not node.name.startswith("_"):
+            places.setdefault(node.name, []).append(source.name)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_a_function_takes_few_enough_parameters_to_remember() -> None:
+    many = []
+    for source, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef):
+        assert isinstance(node, FunctionNode)
+        given = node.args
+        count = sum(each.arg not in ("self", "cls") for each in [*given.posonlyargs, *given.args])
+        if count > MAX_PARAMETERS:
+            many.append(f"{source.name}:{node.lineno}: {node.name} has {count}")
+    assert many == []
+
+
+def test_the_product_waits_on_its_clock() -> None:
+    slept = []
+    for source, node in nodes(ast.Call):
+        assert isinstance(node, ast.Call)
+        called = ast.unparse(node.func)
+        is_yield = bool(node.args) and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+        if called in ("asyncio.sleep", "time.sleep") and not is_yield and source.name not in SLEEPS:
+            slept.append(f"{source.name}:{node.lineno}: {ast.unparse(node)}")
+    assert slept == []
+
+
+def test_what_the_type_checker_is_told_to_ignore_has_a_reason() -> None:
+    bare = [
+        f"{source.name}:{number}"
+        for source in sources()
+        for number, line in enumerate(source.text.splitlines(), 1)
+        if re.search(r"# type: ignore\[[\w, -]+\]\s*$", line)
+    ]
+    assert bare == []
+
+
+@pytest.mark.parametrize("word", sorted(METAPHORS))
+def test_the_names_that_are_refused_are_found(word: str) -> None:
+    assert METAPHORS & set(words(f"my_{word}_index"))
+    assert METAPHORS & set(words(f"My{word.title()}Index"))
