@@ -18,7 +18,7 @@ from bench.report import Figure
 from holdfast.model.ids import IdMaker
 from holdfast.model.message import Draft
 from holdfast.stores.postgres.cluster.database import connect
-from holdfast.stores.postgres.schema.rows import columns_of_drafts
+from holdfast.stores.postgres.schema.rows import encode_drafts
 from holdfast.stores.postgres.schema.statements import SQL
 from tests.postgres.server import PostgresServer
 
@@ -37,7 +37,7 @@ async def _bare(url: str) -> tuple[Any, Round]:
 
     async def lifecycle() -> None:
         now_ms = time.time_ns() // 1_000_000
-        columns = columns_of_drafts(drafts, ids.take(BATCH, now_ms), None)
+        columns = encode_drafts(drafts, ids.take(BATCH, now_ms), None)
         await connection.fetch(SQL["enqueue"], key, None, row["revision"], revision, None, *columns)
         asks = [[1], [BATCH], [None], [None]]
         rows = await connection.fetch(SQL["claim"], key, None, BATCH, os.urandom(32), *asks, True)

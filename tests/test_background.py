@@ -275,7 +275,7 @@ async def buffered_loops(
     **_: Any,
 ) -> None:
     flush = Failing(monkeypatch, Buffer, "flush_once")
-    commit = Failing(monkeypatch, GroupCommit, "_some")
+    commit = Failing(monkeypatch, GroupCommit, "_wait_for_calls")
     reserve = Failing(monkeypatch, Prefetcher, "reserve_once")
     clock = ManualClock()
     terms = {"flush_interval_ms": 10, "flush_batch": 1, "prefetch_batch": 50}

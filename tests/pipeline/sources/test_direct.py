@@ -136,7 +136,7 @@ def test_a_server_over_databases_gives_a_range_again_exactly(databases: str) -> 
 def test_a_store_that_is_named_in_part_is_refused(databases: str) -> None:
     with holdfast.open(databases) as hf:
         make_traffic(hf)
-    with pytest.raises(holdfast.InvalidArgument, match="name each of them once"):
+    with pytest.raises(holdfast.InvalidArgument, match="name each shard once"):
         open_feed(StoreAddress(databases.split(",")[1]), None)
 
 

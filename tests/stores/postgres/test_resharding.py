@@ -18,10 +18,11 @@ from holdfast.stores.buffered.log.reader import read_calls, segment_files
 from holdfast.stores.contract import QueueChange
 from holdfast.stores.formats.logged_enqueue import LoggedBatch
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.cluster import resharding
+from holdfast.stores.postgres.cluster import slot_moves
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
-from holdfast.stores.postgres.cluster.resharding import Resharding, even_plan, reshard
+from holdfast.stores.postgres.cluster.resharding import even_plan, reshard
+from holdfast.stores.postgres.cluster.slot_moves import Resharding
 from holdfast.stores.postgres.cluster.slots import SLOTS, slot_of, spread
 from holdfast.stores.postgres.landing.flushing import flush
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
@@ -205,7 +206,7 @@ async def test_after_whichever_step_it_is_cut_off_the_next_call_finishes_it(
 async def test_what_nobody_finishes_a_sweep_finishes_or_calls_off(
     urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resharding, "_ABANDONED_S", 0.0)
+    monkeypatch.setattr(slot_moves, "_ABANDONED_S", 0.0)
     expected = [b"%d" % number for number in range(5)]
     owners = set()
     async with opened(urls) as store:
@@ -403,7 +404,7 @@ async def test_payloads_in_pieces_go_along_though_it_is_cut_off_and_readers_foll
 async def test_a_move_of_payloads_in_pieces_that_is_called_off_leaves_none_on_the_other_database(
     urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resharding, "_ABANDONED_S", 0.0)
+    monkeypatch.setattr(slot_moves, "_ABANDONED_S", 0.0)
     payload = bytes(3 << 20)
     async with opened(urls) as store:
         await put(store, payload)

@@ -45,7 +45,7 @@ class Lander(Protocol):
         """Store logged calls in one transaction, as `landing.land.land` says. Return the number of stored messages."""
 
 
-class Waiting(NamedTuple):
+class BufferedCall(NamedTuple):
     """A call that waits to be landed, with its position and segment in the log and its size in bytes."""
 
     position: WalPosition
@@ -58,7 +58,7 @@ class Waiting(NamedTuple):
 class _ShardBuffer:
     """The waiting calls of one database."""
 
-    waiting: deque[Waiting] = field(default_factory=deque)
+    waiting: deque[BufferedCall] = field(default_factory=deque)
     refs: Counter[QueueRef] = field(default_factory=Counter)
     messages: int = 0
     bytes: int = 0
@@ -95,7 +95,7 @@ class Buffer:
         self._shards: defaultdict[int, _ShardBuffer] = defaultdict(_ShardBuffer)
         self._ending = asyncio.Event()
 
-    def add(self, waiting: list[Waiting]) -> None:
+    def add(self, waiting: list[BufferedCall]) -> None:
         """Add calls, in the order of their positions."""
         for each in waiting:
             shard = self._shards[each.position.shard]
@@ -213,7 +213,7 @@ class Buffer:
             await self._report_landed(batch)
         return len(batch)
 
-    def _remove_landed(self, state: _ShardBuffer, batch: list[Waiting]) -> None:
+    def _remove_landed(self, state: _ShardBuffer, batch: list[BufferedCall]) -> None:
         """Remove landed calls, which are the oldest of those that wait."""
         state.landed_below[batch[-1].position.epoch] = batch[-1].position.number + 1
         for each in batch:
@@ -224,7 +224,7 @@ class Buffer:
             state.messages -= len(each.call.messages)
             state.bytes -= each.size
 
-    async def _report_landed(self, batch: list[Waiting]) -> None:
+    async def _report_landed(self, batch: list[BufferedCall]) -> None:
         """Report landed calls to the log, and remove them from Redis."""
         self._landed([each.segment for each in batch])
         gone: defaultdict[QueueRef, list[WalPosition]] = defaultdict(list)
@@ -335,9 +335,9 @@ def _is_among(position: WalPosition, epoch: int, ranges: list[range]) -> bool:
     return position.epoch == epoch and any(position.number in each for each in ranges)
 
 
-def _head(waiting: deque[Waiting]) -> list[Waiting]:
+def _head(waiting: deque[BufferedCall]) -> list[BufferedCall]:
     """Return the oldest calls that one transaction takes, all of one opening of the log; at least one."""
-    batch: list[Waiting] = []
+    batch: list[BufferedCall] = []
     messages = size = 0
     for each in islice(waiting, _MESSAGES):
         messages += len(each.call.messages)

@@ -12,7 +12,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
-from holdfast.stores.buffered.buffer import Buffer, Lander, Waiting
+from holdfast.stores.buffered.buffer import Buffer, BufferedCall, Lander
 from holdfast.stores.buffered.claim_rounds import ClaimRounds
 from holdfast.stores.buffered.group_commit import GroupCommit, Peers, PendingEnqueue
 from holdfast.stores.buffered.log.wal import SEGMENT_BYTES, Wal
@@ -154,7 +154,7 @@ class FastPath:
         replayed = self._wal.replay()
         self.buffer.add(
             [
-                Waiting(logged.position, logged.segment, decode_call(logged.body), len(logged.body))
+                BufferedCall(logged.position, logged.segment, decode_call(logged.body), len(logged.body))
                 for logged in replayed
             ]
         )

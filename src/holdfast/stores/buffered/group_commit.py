@@ -18,7 +18,7 @@ from holdfast.model.errors import HoldfastError, Internal, StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.runtime import Ticket
-from holdfast.stores.buffered.buffer import Buffer, Waiting
+from holdfast.stores.buffered.buffer import Buffer, BufferedCall
 from holdfast.stores.buffered.log.records import record_size
 from holdfast.stores.buffered.log.wal import Wal
 from holdfast.stores.buffered.redis_cache import Cache, Held
@@ -60,7 +60,7 @@ class Peers(Protocol):
         """Tell the other servers from which time on their waiting claims may find a message in these queues."""
 
 
-class _Stamped(NamedTuple):
+class _LoggedEnqueue(NamedTuple):
     """A call with its position in the log, as the log stores it."""
 
     pending: PendingEnqueue
@@ -119,7 +119,7 @@ class GroupCommit:
         backoff = Backoff("commits", first_ms=_FIRST_PAUSE_MS)
         while not self._is_ending or self._pending:
             try:
-                await self._some()
+                await self._wait_for_calls()
                 self._wanted.clear()
                 while self._pending:
                     await self.commit_once()
@@ -130,7 +130,7 @@ class GroupCommit:
                 backoff.succeeded()
         await self.record_kept()
 
-    async def _some(self) -> None:
+    async def _wait_for_calls(self) -> None:
         """Wait until a call waits."""
         kept_ms = None if self._is_recorded else self._record_kept_ms
         if kept_ms is not None and not await wait_for_event(self._clock, self._wanted, kept_ms):
@@ -187,19 +187,19 @@ class GroupCommit:
         size = sum(map(record_size, bodies))
         if not self._wal.has_room(size):
             await self._on_thread(lambda: self._wal.make_room(size))
-        stamped = []
+        logged = []
         for enqueue, call, body in zip(pending, calls, bodies, strict=True):
             [number] = self._wal.take_numbers(enqueue.shard, 1)
-            stamped.append(_Stamped(enqueue, number, call, body))
-        records = [(each.pending.shard, each.number, each.body) for each in stamped]
+            logged.append(_LoggedEnqueue(enqueue, number, call, body))
+        records = [(each.pending.shard, each.number, each.body) for each in logged]
         written = self._on_thread(lambda: self._wal.append(records))
-        segment, pushed = await asyncio.gather(written, self._push(stamped), return_exceptions=True)
+        segment, pushed = await asyncio.gather(written, self._push(logged), return_exceptions=True)
         if isinstance(segment, BaseException):
             raise segment
         self._is_recorded = False
         is_refused = isinstance(pushed, BaseException) and self._needs_redis
         barred: set[QueueRef] = pushed if isinstance(pushed, set) else set()
-        void = stamped if is_refused else [each for each in stamped if each.pending.ref in barred]
+        void = logged if is_refused else [each for each in logged if each.pending.ref in barred]
         if void:
             await self._on_thread(lambda: self._wal.void([(each.pending.shard, each.number) for each in void]))
             self._is_recorded = True
@@ -208,10 +208,10 @@ class GroupCommit:
             if is_refused:
                 # Redis may have taken the calls although it did not answer, and another server would then land them.
                 await self._buffer.mark_void([self._wal.position(each.pending.shard, each.number) for each in void])
-        kept = [] if is_refused else [each for each in stamped if each.pending.ref not in barred]
+        kept = [] if is_refused else [each for each in logged if each.pending.ref not in barred]
         self._buffer.add(
             [
-                Waiting(self._wal.position(each.pending.shard, each.number), segment, each.call, len(each.body))
+                BufferedCall(self._wal.position(each.pending.shard, each.number), segment, each.call, len(each.body))
                 for each in kept
             ]
         )
@@ -233,10 +233,10 @@ class GroupCommit:
             calls.append(log_call(ref, queue_id, drafts, ids, stored_ms, default_ttl_ms))
         return calls
 
-    async def _push(self, stamped: list[_Stamped]) -> set[QueueRef]:
+    async def _push(self, logged: list[_LoggedEnqueue]) -> set[QueueRef]:
         """Put the calls into Redis. Return the queues whose calls Redis refused because the queue is being deleted."""
         held: defaultdict[QueueRef, list[Held]] = defaultdict(list)
-        for each in stamped:
+        for each in logged:
             held[each.pending.ref].append((self._wal.position(each.pending.shard, each.number), each.body))
         try:
             return await self._cache.push(held)
@@ -250,8 +250,8 @@ class GroupCommit:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def _enqueued(stamped: _Stamped) -> list[Enqueued]:
+def _enqueued(logged: _LoggedEnqueue) -> list[Enqueued]:
     return [
         Enqueued(snowflake=message.id, given_correlation_id=message.correlation_id, duplicate=False)
-        for message in stamped.call.messages
+        for message in logged.call.messages
     ]

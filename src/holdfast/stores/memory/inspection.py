@@ -8,7 +8,7 @@ from holdfast.model.requests import Filter
 from holdfast.stores.memory.queue import MemoryMessage, MemoryQueue
 
 
-def matching(
+def find_matching(
     queue: MemoryQueue, states: frozenset[State], which: Filter, after: int | None, now_ms: int
 ) -> Iterator[MemoryMessage]:
     """Yield messages in one of the states that match the filter, by id, beginning after `after`."""
@@ -26,11 +26,11 @@ def matching(
             yield entry
 
 
-def first(number: int, entries: Iterator[MemoryMessage]) -> list[MemoryMessage]:
+def take_first(number: int, entries: Iterator[MemoryMessage]) -> list[MemoryMessage]:
     """Return the first `number` messages."""
     return [entry for _, entry in zip(range(number), entries, strict=False)]
 
 
-def found(entry: MemoryMessage) -> Found:
+def describe(entry: MemoryMessage) -> Found:
     """Return the contract's view of a message."""
     return Found(entry.envelope, entry.life, entry.state)

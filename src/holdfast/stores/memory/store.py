@@ -38,7 +38,7 @@ from holdfast.stores.logic.queues import require
 from holdfast.stores.logic.sweep import delete_some, end_by_time
 from holdfast.stores.logic.verdicts import save_state, settle
 from holdfast.stores.memory.directory import MemoryDirectory
-from holdfast.stores.memory.inspection import first, found, matching
+from holdfast.stores.memory.inspection import describe, find_matching, take_first
 from holdfast.stores.memory.journal import MemoryJournal
 from holdfast.stores.memory.payloads import WholePayloads
 from holdfast.stores.memory.queue import MemoryQueue
@@ -100,20 +100,20 @@ class MemoryStore:
 
     async def get(self, ref: QueueRef, id: int) -> Found | None:
         entry = self._directory.require(ref).entries.get(id)
-        return None if entry is None else found(entry)
+        return None if entry is None else describe(entry)
 
     async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
         due = self._directory.require(ref).peek_due(now_ms)
-        return [found(entry) for _, entry in zip(range(limit), due, strict=False)]
+        return [describe(entry) for _, entry in zip(range(limit), due, strict=False)]
 
     async def browse(
         self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> Listing:
         queue = self._directory.require(ref)
         states = frozenset(State) if state is None else frozenset({state})
-        page = first(limit + 1, matching(queue, states, which, after, now_ms))
+        page = take_first(limit + 1, find_matching(queue, states, which, after, now_ms))
         more = len(page) > limit
-        return Listing([found(entry) for entry in page[:limit]], page[limit - 1].envelope.id if more else None)
+        return Listing([describe(entry) for entry in page[:limit]], page[limit - 1].envelope.id if more else None)
 
     async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
         if queue is not None:

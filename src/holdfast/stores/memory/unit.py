@@ -16,7 +16,7 @@ from holdfast.model.rules.lifecycle import Change
 from holdfast.stores.contract import Listener
 from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.memory.directory import MemoryDirectory
-from holdfast.stores.memory.inspection import first, matching
+from holdfast.stores.memory.inspection import find_matching, take_first
 from holdfast.stores.memory.journal import MemoryJournal
 from holdfast.stores.memory.queue import Ledger, MemoryMessage, MemoryQueue, SeenKey
 from holdfast.stores.unit import OpenClaim, Sized
@@ -104,7 +104,7 @@ class MemoryUnits:
     async def matching(
         self, queue: MemoryQueue, states: frozenset[State], which: Filter, after: int | None, limit: int
     ) -> tuple[list[MemoryMessage], int | None]:
-        found = first(limit, matching(queue, states, which, after, self.now_ms))
+        found = take_first(limit, find_matching(queue, states, which, after, self.now_ms))
         return found, found[-1].envelope.id if len(found) == limit else None
 
     async def next_at(self, queue: MemoryQueue) -> int | None:

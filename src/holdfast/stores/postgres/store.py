@@ -21,7 +21,7 @@ from holdfast.stores.logic.verdicts import save_state
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
-from holdfast.stores.postgres.cluster.resharding import Resharding
+from holdfast.stores.postgres.cluster.slot_moves import Resharding
 from holdfast.stores.postgres.cluster.vacuum import Vacuum
 from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.postgres.landing.buffer_target import PostgresBufferTarget

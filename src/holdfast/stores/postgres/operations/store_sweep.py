@@ -11,7 +11,7 @@ from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import delete_some, remove_oldest
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
-from holdfast.stores.postgres.cluster.resharding import Resharding
+from holdfast.stores.postgres.cluster.slot_moves import Resharding
 from holdfast.stores.postgres.operations.journal import PostgresJournal
 from holdfast.stores.postgres.operations.message_moves import PostgresMoves
 from holdfast.stores.postgres.operations.queue_sweep import QueueSweep

@@ -1,4 +1,4 @@
--- Queues that move to another database, slot by slot (stores/postgres/cluster/resharding.py).
+-- Queues that move to another database, slot by slot (stores/postgres/cluster/slot_moves.py).
 
 -- The shard with the rows that exist once per tenant. It does not change when slots move.
 ALTER TABLE slots ADD COLUMN home integer;

@@ -1,4 +1,4 @@
--- Moves of slots between databases (cluster/resharding.py).
+-- Moves of slots between databases (cluster/slot_moves.py).
 
 -- name: held_queues
 -- Queues that are leaving this database.
