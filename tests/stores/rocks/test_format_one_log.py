@@ -16,7 +16,7 @@ import pytest
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks.log import commit_log
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
-from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_OFFSET, list_segments
 from holdfast.stores.rocks.recovery.marker import WHOLE_STORE, read_marker
 from holdfast.stores.rocks.recovery.wal_check import Damage, find_damage
 from tests.crash.rocks import contents, copy_store, open_store
@@ -56,7 +56,7 @@ def take_all_frames(store: Path) -> None:
     """Take all frames out of the only segment of the commit log."""
     [segment] = (store / LOG).iterdir()
     raw = segment.read_bytes()
-    segment.write_bytes(raw[:FIRST_FRAME_AT].ljust(len(raw), b"\0"))
+    segment.write_bytes(raw[:FIRST_FRAME_OFFSET].ljust(len(raw), b"\0"))
 
 
 def check_refused(store: Path, *, says: str = "restore a backup") -> StoreUnavailable:
@@ -127,7 +127,7 @@ def test_one_flipped_bit_in_each_byte_of_a_log_is_seen_before_it_is_replayed(sma
         damage = damage_of(flipped, tmp_path)
         assert damage is not None, f"byte {at}"
         start = max(start for start, _ in records_of(log_of(small_store)) if start <= at)
-        assert damage.at == start, f"byte {at}: the record begins at {start}, said was {damage}"
+        assert damage.offset == start, f"byte {at}: the record begins at {start}, said was {damage}"
 
 
 def test_a_flipped_bit_in_any_header_of_a_log_stops_the_opening(
@@ -316,7 +316,7 @@ def test_an_incomplete_record_at_the_end_of_any_log_but_the_last_stops_the_openi
     at, length = records_of(log_of(killed_store))[-10]
     for missing in (1, 5, length - 3):
         store = split(copy_store(killed_store, tmp_path / str(missing)), at, missing)
-        assert "later log goes on" in check_refused(store).message
+        assert "later log exists" in check_refused(store).message
 
 
 def test_to_cut_a_log_and_move_the_later_ones_away_opens_what_stands_before(tmp_path: Path, killed_store: Path) -> None:
@@ -351,10 +351,10 @@ def test_of_a_long_log_the_headers_are_read_and_the_checksums_of_its_last_block_
         raw += struct.pack("<IHB", 0, length, 1) + bytes(length) if left >= 7 else bytes(left)
     damage = damage_of(raw, tmp_path)
     assert damage is not None
-    assert damage.at == len(raw) // BLOCK * BLOCK
+    assert damage.offset == len(raw) // BLOCK * BLOCK
     every = find_damage(tmp_path, verifies_all=True)
     assert every is not None
-    assert every.at == 0
+    assert every.offset == 0
 
 
 # --- After the upgrade -----------------------------------------------------------------------------------------------

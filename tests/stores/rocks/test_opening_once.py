@@ -78,7 +78,7 @@ def test_a_refused_opening_without_a_boot_id_does_not_let_another_process_in(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing tells a power cut from a kill, RocksDB's own lock was taken and freed by every opening."""
-    monkeypatch.setattr("holdfast.stores.rocks.recovery.marker.boot_id", lambda: None)
+    monkeypatch.setattr("holdfast.stores.rocks.recovery.marker.read_boot_id", lambda: None)
     test_a_refused_opening_does_not_let_another_process_in(place)
 
 

@@ -23,17 +23,17 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import database
 from holdfast.stores.rocks.engine.database import Database
-from holdfast.stores.rocks.engine.reopening import open_settled
+from holdfast.stores.rocks.engine.reopening import open_after_failure
 from holdfast.stores.rocks.log import commit_log
 from holdfast.stores.rocks.log.commit_log import LogPosition
-from holdfast.stores.rocks.log.frames import header_at
+from holdfast.stores.rocks.log.frames import read_header
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
-from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_OFFSET, list_segments
 from holdfast.stores.rocks.offline.backup import backup
 from holdfast.stores.rocks.recovery.layout import read_layout
 from holdfast.stores.rocks.recovery.marker import MARKER, write_marker
-from holdfast.stores.rocks.recovery.opening import covered_position, open_rocksdb
-from holdfast.stores.rocks.recovery.wal_check import logs_of
+from holdfast.stores.rocks.recovery.opening import open_rocksdb, read_covered_position
+from holdfast.stores.rocks.recovery.wal_check import list_logs
 from holdfast.stores.rocks.recovery.wal_records import BLOCK
 from tests.crash.rocks import contents, copy_store, core_of, open_store
 from tests.stores.rocks.damage import cut, flip, log_of, payload, read_all, records_of
@@ -110,7 +110,7 @@ def test_a_hole_that_a_failed_sync_left_is_cut_when_the_store_is_reopened_in_the
     """The system drops the pages that it could not write."""
     store = copy_store(stores["os"], tmp_path / "store")
     zero(log_of(store), *message_record(log_of(store), 5))
-    [database] = open_settled(read_layout(store)).databases
+    [database] = open_after_failure(read_layout(store)).databases
     database.close()
     assert read_all(store) == first(5)
 
@@ -160,15 +160,15 @@ def test_records_missing_at_the_end_of_a_log_that_another_goes_on_from_are_seen(
     at, _ = message_record(log_of(stores["os"]), 7)
     missing = at - message_record(log_of(stores["os"]), 5)[0]
     store = split(copy_store(stores["os"], tmp_path / "store"), at, missing)
-    check_refused(store, "whole records are missing there")
+    check_refused(store, "records are missing between")
     assert read_all(in_another_boot(store)) == first(5)
 
 
 def test_an_empty_log_before_one_that_goes_on_is_seen(stores: dict[str, Path], tmp_path: Path) -> None:
     at, _ = message_record(log_of(stores["os"]), 7)
     store = split(copy_store(stores["os"], tmp_path / "store"), at)
-    cut(logs_of(store / "db")[0], 0)
-    check_refused(store, "it is empty, but a later log goes on")
+    cut(list_logs(store / "db")[0], 0)
+    check_refused(store, "it is empty, but a later log exists")
 
 
 @pytest.mark.parametrize("has_power_failed", [False, True])
@@ -256,8 +256,8 @@ def test_a_segment_is_not_cut_while_another_process_has_the_store_open(tmp_path:
     with kept_open(store, KEEPER) as keeper:
         [segment] = (store / LOG).glob("*.log")
         raw = segment.read_bytes()
-        end = FIRST_FRAME_AT
-        while (header := header_at(raw, end, int(segment.stem))) is not None:
+        end = FIRST_FRAME_OFFSET
+        while (header := read_header(raw, end, int(segment.stem))) is not None:
             end = header.end
         segment.write_bytes(raw[:end] + b"of a write under way".ljust(len(raw) - end, b"\0"))
         in_another_boot(store)
@@ -477,7 +477,7 @@ def position_after_cut(store: Path, place: int, copy: Path) -> LogPosition:
     """Return RocksDB's position of the log in a copy of a store whose manifest is cut there."""
     cut(manifest_of(copy_store(store, copy)), place)
     database = open_rocksdb(copy, is_read_only=True)
-    position = covered_position(database)
+    position = read_covered_position(database)
     database.close()
     return position
 
@@ -486,7 +486,7 @@ def position_after_cut(store: Path, place: int, copy: Path) -> LogPosition:
 def test_a_shortened_manifest_is_refused_and_nothing_changed_if_its_segment_was_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_power_failed: bool
 ) -> None:
-    monkeypatch.setattr(commit_log, "SEGMENT_BYTES", FIRST_FRAME_AT + (4 << 10))
+    monkeypatch.setattr(commit_log, "SEGMENT_BYTES", FIRST_FRAME_OFFSET + (4 << 10))
     killed, size = kill_after_checkpoint(tmp_path, 3 * MESSAGES)
     outcomes = set()
     for place in places_in_changes(manifest_of(killed), size):

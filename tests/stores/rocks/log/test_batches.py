@@ -15,7 +15,7 @@ from holdfast.stores.rocks.engine.log_position import POSITION_KEY
 from holdfast.stores.rocks.engine.reads import MergedReads
 from holdfast.stores.rocks.journal.event_blocks import decode_rows
 from holdfast.stores.rocks.offline.read_only import ReadOnlyStore
-from holdfast.stores.rocks.queues import rocks_unit
+from holdfast.stores.rocks.queues import unit_writes
 from holdfast.testing import ManualClock
 from tests.crash.rocks import copy_store, core_of, open_store, sweep, verify_store
 from tests.stores.rocks.log.dying import die
@@ -42,7 +42,7 @@ def state_of(hf: Holdfast) -> dict[str, Any]:
     database = store.shards[0].engine.database  # type: ignore[attr-defined]
     found: dict[str, Any] = items_of(database)
     for shelf in store.shards[0].catalog._shelves.values():  # type: ignore[attr-defined]
-        levels = shelf._in_use()
+        levels = shelf._make_windows()
         found[f"levels of {shelf.row.ref}"] = {level: set(window._live) for level, window in levels.items() if window}
         found[f"leases of {shelf.row.ref}"] = set(shelf._leases._live)
         found[f"counters of {shelf.row.ref}"] = shelf.counters
@@ -118,7 +118,7 @@ class SlowCheckpoints:
     def write_slice(self) -> None:
         assert self.slices is not None
         if next(self.slices, None) is None:
-            self.database.thaw()
+            self.database.end_checkpoint()
             self.slices = None
 
     def end(self) -> None:
@@ -134,14 +134,14 @@ def test_batches_between_reads_and_slices_of_checkpoints_leave_what_one_by_one_l
     """Messages that no read asks for have no keys. Here the whole store is read now and then only, and the log of a
     killed store says the same."""
     monkeypatch.setattr(database, "_SLICE_MESSAGES", 7)
-    monkeypatch.setattr(layers, "_MOST_KEYLESS", 60)
+    monkeypatch.setattr(layers, "_MAX_KEYLESS", 60)
     at_once, one_by_one = (Player(tmp_path / name, durability, seed) for name in ("at once", "one by one"))
     checkpoints = SlowCheckpoints(at_once.hf, random.Random(seed))
     for step in range(STEPS):
-        monkeypatch.setattr(rocks_unit, "MANY", 1)
+        monkeypatch.setattr(unit_writes, "MANY", 1)
         at_once.play()
         checkpoints.go_on()
-        monkeypatch.setattr(rocks_unit, "MANY", 1 << 30)
+        monkeypatch.setattr(unit_writes, "MANY", 1 << 30)
         one_by_one.play()
         if step % 9 == seed % 9:
             killed = [copy_of(each, tmp_path / f"killed {number}") for number, each in enumerate((at_once, one_by_one))]
@@ -174,9 +174,9 @@ def test_many_messages_at_once_leave_what_one_by_one_leaves(
 ) -> None:
     at_once, one_by_one = (Player(tmp_path / name, durability, seed) for name in ("at once", "one by one"))
     for step in range(STEPS):
-        monkeypatch.setattr(rocks_unit, "MANY", 2)
+        monkeypatch.setattr(unit_writes, "MANY", 2)
         at_once.play()
-        monkeypatch.setattr(rocks_unit, "MANY", 1 << 30)
+        monkeypatch.setattr(unit_writes, "MANY", 1 << 30)
         one_by_one.play()
         left, right = state_of(at_once.hf), state_of(one_by_one.hf)
         for name in left:
@@ -189,13 +189,13 @@ def test_many_messages_at_once_leave_what_one_by_one_leaves(
 def test_batches_of_plain_messages_take_the_short_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the comparison above would compare nothing."""
     taken: list[bool] = []
-    apply_many = rocks_unit.RocksUnits._apply_many
+    apply_many = unit_writes.UnitWrites._apply_many
 
-    def noted(self: rocks_unit.RocksUnits, *args: Any) -> bool:
+    def noted(self: unit_writes.UnitWrites, *args: Any) -> bool:
         taken.append(apply_many(self, *args))
         return taken[-1]
 
-    monkeypatch.setattr(rocks_unit.RocksUnits, "_apply_many", noted)
+    monkeypatch.setattr(unit_writes.UnitWrites, "_apply_many", noted)
     with open_store(tmp_path / "store") as hf:
         hf.queue("mail").enqueue([b"x"] * 10)
         hf.queue("mail").ack(hf.queue("mail").claim(10))

@@ -14,7 +14,7 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import engine
 from holdfast.stores.rocks.engine.database import Database
 from holdfast.stores.rocks.engine.engine import Durability
-from holdfast.stores.rocks.engine.layers import InLog
+from holdfast.stores.rocks.engine.layers import LogLocation
 from holdfast.stores.rocks.log.segments import list_segments
 from tests.crash.rocks import copy_store, core_of, open_store, verify_store
 from tests.stores.rocks.engine.disk import PATIENCE_S, Disk, begin, opened, turns
@@ -95,10 +95,10 @@ def test_a_large_payload_does_not_stay_in_memory(tmp_path: Path) -> None:
     with open_store(tmp_path / "store", settings={"max_payload": 2 * LARGE}) as hf:
         hf.queue("mail").enqueue(payload)
         layer = database_of(hf).commit.layer.families[keys.INDEXES]
-        pieces = [value for key, value in layer.over.items() if key.startswith(keys.PIECES)]
+        pieces = [value for key, value in layer.overrides.items() if key.startswith(keys.PIECES)]
         pieces += [value for key, value in layer.fresh.items() if key.startswith(keys.PIECES)]
         assert len(pieces) == LARGE >> 18
-        assert all(isinstance(value, InLog) for value in pieces)
+        assert all(isinstance(value, LogLocation) for value in pieces)
         [found] = hf.queue("mail").list()
         assert hf.queue("mail").get(found.id, payload=True).payload == payload
         killed = copy_store(tmp_path / "store", tmp_path / "killed")

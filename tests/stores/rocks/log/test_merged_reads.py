@@ -104,7 +104,7 @@ class MergedReadsMachine(RuleBasedStateMachine):
     def write_slice(self) -> None:
         assert self.slices is not None
         if next(self.slices, "done") == "done":
-            self.database.thaw()
+            self.database.end_checkpoint()
             self.slices = None
 
     def end_checkpoint(self) -> None:
@@ -189,7 +189,7 @@ def test_a_key_that_half_a_checkpoint_has_written_and_that_was_deleted_since_sta
     die(killed)
     for _ in slices:
         pass
-    opened.thaw()
+    opened.end_checkpoint()
     opened.close()
     read_only = ReadOnlyStore(killed)
     assert list(read_only.scan(keys.INDEXES, LOWEST, HIGHEST)) == []

@@ -53,7 +53,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
         self.patches = [
             patch.object(database, "_SLICE_KEYS", 2),
             patch.object(database, "_SLICE_MESSAGES", 2),
-            patch.object(layers, "_MOST_KEYLESS", 12),
+            patch.object(layers, "_MAX_KEYLESS", 12),
         ]
         for each in self.patches:
             each.start()
@@ -79,7 +79,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
     def expected(self) -> Items:
         found: Items = {family: [] for family in FAMILIES}
         for entry in self.messages.values():
-            for family, key, value in plain_messages.keys_of(entry):
+            for family, key, value in plain_messages.iterate_keys(entry):
                 found[family].append((key, value))
         return {family: sorted(items) for family, items in found.items()}
 
@@ -101,7 +101,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
             self.last_id += 1
             envelope = seal(each, self.last_id, self.now_ms)
             fresh.append(StoredMessage(p, envelope, life, keys.id_bytes(self.last_id), each.bytes))
-        self.database.commit.add_plain(p, fresh, plain_messages.form_of(drafts))
+        self.database.commit.add_plain(p, fresh, plain_messages.choose_form(drafts))
         self.messages |= {entry.envelope.id: entry for entry in fresh}
 
     @rule(p=st.sampled_from(QUEUES), count=st.integers(1, 6), order=st.randoms(use_true_random=False))
@@ -169,7 +169,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
     def write_slice(self) -> None:
         assert self.slices is not None
         if next(self.slices, "done") == "done":
-            self.database.thaw()
+            self.database.end_checkpoint()
             self.slices = None
 
     def end_checkpoint(self) -> None:
@@ -233,11 +233,11 @@ def test_parts_name_messages_in_the_order_of_the_call() -> None:
             named = list(chosen)
             names = [p + each.id16 for each in named]
             expiries = [plain_messages.expiry_key(each) for each in named]
-            _, claimed_expiries, claimed_leases = plain_messages.changes_of(
-                *plain_messages.claimed(p, named, [each.life for each in named])
+            _, claimed_expiries, claimed_leases = plain_messages.decode_part(
+                *plain_messages.encode_claimed(p, named, [each.life for each in named])
             )
             assert (claimed_expiries[1], claimed_leases[1]) == (expiries, names)
-            finished = plain_messages.changes_of(*plain_messages.finished(p, named))
+            finished = plain_messages.decode_part(*plain_messages.encode_finished(p, named))
             assert [changed for _, changed, _ in finished] == [expiries, names, names]
 
 
@@ -264,7 +264,7 @@ def test_a_finished_message_that_a_checkpoint_has_not_written_never_gets_keys(tm
     fresh = [StoredMessage(p, seal(draft, id, NOW_MS), life, keys.id_bytes(id), draft.bytes) for id in range(1, 5)]
     claimed = lifecycle.claim(life, QueuePolicy(), NOW_MS, token=b"t" * 16, lease_ms=1_000).life
     assert claimed is not None
-    opened.commit.add_plain(p, fresh, plain_messages.form_of([draft]))
+    opened.commit.add_plain(p, fresh, plain_messages.choose_form([draft]))
     opened.commit.claim_plain(p, fresh, [claimed] * 4)
     opened.commit.finish_plain(p, fresh[:3])
     opened.write()

@@ -199,7 +199,7 @@ def test_a_queue_that_is_made_after_a_wait_for_a_checkpoint_is_in_the_shard_of_i
         hf.queue("first").enqueue(b"a")
         waits = 0
 
-        async def caught_up(checkpoints: Checkpoints) -> None:
+        async def wait_for_room(checkpoints: Checkpoints) -> None:
             nonlocal waits
             waits += 1
             router = core_of(hf).store._router  # type: ignore[attr-defined]
@@ -209,7 +209,7 @@ def test_a_queue_that_is_made_after_a_wait_for_a_checkpoint_is_in_the_shard_of_i
 
         with monkeypatch.context() as patched:
             patched.setattr(Checkpoints, "is_behind", property(lambda _: waits < 5))
-            patched.setattr(Checkpoints, "caught_up", caught_up)
+            patched.setattr(Checkpoints, "wait_for_room", wait_for_room)
             hf.queue("waited").enqueue(b"a")
         assert waits == 5
         assert hf.queue("waited").stats().ready == 1

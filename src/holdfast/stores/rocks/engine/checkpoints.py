@@ -23,9 +23,9 @@ from holdfast.stores.rocks.log.commit_log import LogPosition
 
 CHECKPOINT_BYTES = 64 << 20
 # Written to the log between two looks, at most.
-_LOOK_BYTES = 64 << 10
+_CHECK_BYTES = 64 << 10
 
-_LONGEST_REST_S = 0.002
+_MAX_REST_S = 0.002
 
 _log = logging.getLogger("holdfast")
 
@@ -39,7 +39,7 @@ class Checkpoints:
         self._runtime = runtime
         self._checkpoint_bytes = checkpoint_bytes
         # How much must have been written to the log before it is worth a look whether something is due.
-        self._look_again_at = 0
+        self._check_again_at_bytes = 0
         self._is_running = False
         self.written = 0
         self._is_making_spare = False
@@ -51,12 +51,12 @@ class Checkpoints:
 
     # --- When --------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def start_due(self) -> None:
         """After each write: begin what is due, in the background."""
         log = self._database.log
-        if log.bytes_written < self._look_again_at:
+        if log.bytes_written < self._check_again_at_bytes:
             return
-        self._look_again_at = log.bytes_written + min(_LOOK_BYTES, self._checkpoint_bytes // 16)
+        self._check_again_at_bytes = log.bytes_written + min(_CHECK_BYTES, self._checkpoint_bytes // 16)
         if self._is_closed:
             return
         if self._database.unwritten_bytes >= self._checkpoint_bytes and not self._is_running:
@@ -71,13 +71,13 @@ class Checkpoints:
         """Return whether so much has gathered while a checkpoint is being written that enqueues have to wait."""
         return self._is_running and self._database.unwritten_bytes >= self._checkpoint_bytes
 
-    async def caught_up(self) -> None:
+    async def wait_for_room(self) -> None:
         """Return once there is room in memory again."""
         while self.is_behind:
-            await self._finished()
+            await self._wait_until_finished()
             self._engine.check()
 
-    async def _finished(self) -> None:
+    async def _wait_until_finished(self) -> None:
         ticket = self._runtime.ticket()
         self._waiting.append(ticket)
         await ticket
@@ -92,13 +92,13 @@ class Checkpoints:
 
     async def _begin(self) -> None:
         while self._is_running:
-            await self._finished()
+            await self._wait_until_finished()
         self._engine.check()
         self._is_running = True
 
     def _end(self) -> None:
         self._is_running = self._has_no_spare = False
-        self._tell_waiting()
+        self._wake_waiting()
 
     async def _run(self) -> None:
         try:
@@ -108,7 +108,7 @@ class Checkpoints:
         finally:
             self._end()
 
-    def _tell_waiting(self) -> None:
+    def _wake_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for ticket in waiting:
             if not ticket.done():
@@ -134,7 +134,7 @@ class Checkpoints:
                 await self._offload(rest)
                 engine.check()
                 began_s = steady_s()
-            database.thaw()
+            database.end_checkpoint()
             await self._offload(database.flush_families)
             await self._offload(database.flush)
             engine.check()
@@ -154,7 +154,7 @@ class Checkpoints:
         """Return how long to rest after a slice: three times as long as it took, but hardly at all once so much has
         gathered that enqueues would have to wait."""
         is_urgent = 2 * self._database.unwritten_bytes > self._checkpoint_bytes
-        return 0.0 if is_urgent else min(3 * slice_s, _LONGEST_REST_S)
+        return 0.0 if is_urgent else min(3 * slice_s, _MAX_REST_S)
 
     async def _make_spare(self) -> None:
         log = self._database.log
@@ -169,16 +169,16 @@ class Checkpoints:
             _log.warning("log_segment_not_made", extra={"path": str(self._database.path), "cause": str(error)})
         finally:
             self._is_making_spare = False
-            self._tell_waiting()
+            self._wake_waiting()
 
     def _offload(self, function: Callable[[], None]) -> Ticket[None]:
-        return self._runtime.offload_long(function, lane=self._engine.lane)
+        return self._runtime.offload_long(function, lane=self._engine.shard)
 
     async def close(self) -> None:
         """Begin nothing more, and wait for what is under way."""
         self._is_closed = True
         while self._is_running or self._is_making_spare:
-            await self._finished()
+            await self._wait_until_finished()
 
 
 async def copy_shards(shards: Sequence[tuple[Checkpoints, Path]]) -> None:

@@ -35,7 +35,7 @@ from holdfast.stores.rocks.log.frames import LogPartKind
 from holdfast.stores.rocks.log.replay import Replay, ReplayResult
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import delete_all_but, list_segments
-from holdfast.stores.rocks.recovery.manifest import manifest_of, put_back
+from holdfast.stores.rocks.recovery.manifest import find_manifest, restore_original
 from holdfast.stores.rocks.recovery.marker import (
     MARKER,
     WHOLE_STORE,
@@ -49,11 +49,11 @@ from holdfast.stores.rocks.recovery.marker import (
 from holdfast.stores.rocks.recovery.opening import (
     DATABASE,
     check_files,
-    covered_position,
     lock_directory,
-    not_made,
+    make_make_opening_error,
+    make_not_made_error,
     open_rocksdb,
-    opening_error,
+    read_covered_position,
 )
 from holdfast.telemetry.figures import FamilyFigures
 
@@ -134,7 +134,7 @@ class Database(MergedReads):
                 # Before RocksDB's first file: killed in between, the directory must still be known for what it is.
                 write_marker(self.path, None, self._role)
         except OSError as error:
-            raise not_made(self.path, error) from None
+            raise make_not_made_error(self.path, error) from None
         marker = self._marker = read_marker(self.path)
         shutil.rmtree(self.path / _FLUSHED, ignore_errors=True)
         mended = check_files(self.path, marker, has_lost_writes=self._has_lost_writes)
@@ -143,8 +143,8 @@ class Database(MergedReads):
             database = open_rocksdb(self.path)
         except Exception as error:  # the binding raises nothing more precise
             for saved in mended:
-                put_back(saved)
-            raise opening_error(self.path, error) from None
+                restore_original(saved)
+            raise make_make_opening_error(self.path, error) from None
         for saved in mended:
             _log.warning("%s was torn in a change that had not been carried out", saved.stem)
             saved.unlink()
@@ -154,7 +154,7 @@ class Database(MergedReads):
             self._read_log()
         except Exception as error:
             self.abandon()
-            raise self._opening_error(error) from None
+            raise self._make_opening_error(error) from None
 
     def begin(self) -> None:
         """Bring everything in the log to rest in RocksDB, and begin a new log."""
@@ -162,7 +162,7 @@ class Database(MergedReads):
             self.log = self._begin_log()
         except Exception as error:
             self.abandon()
-            raise self._opening_error(error) from None
+            raise self._make_opening_error(error) from None
         try:
             # RocksDB has tidied away files: that must be on disk before anything is written.
             sync_directory(self.path / DATABASE)
@@ -170,17 +170,17 @@ class Database(MergedReads):
         except OSError as error:
             self.log.close()
             self.abandon()
-            raise self._opening_error(error) from None
+            raise self._make_opening_error(error) from None
         listen_for_forks(self)
 
-    def _opening_error(self, error: Exception) -> Exception:
+    def _make_opening_error(self, error: Exception) -> Exception:
         if isinstance(error, HoldfastError):
             return error
         if isinstance(error, OSError):
             return StoreUnavailable(
                 f"{self.path} cannot be opened: {error}; open it again once the cause is mended", path=str(self.path)
             )
-        return opening_error(self.path, error)
+        return make_make_opening_error(self.path, error)
 
     def _read_log(self, *, before: int | None = None) -> None:
         """Replay the log over RocksDB, in memory."""
@@ -188,7 +188,7 @@ class Database(MergedReads):
         directory = self.path / LOG
         if not directory.is_dir():
             make_directory(directory)
-        self._covered = covered_position(self._opened())
+        self._covered = read_covered_position(self._opened())
         # The open commit. Its layer is the active one.
         self.commit = OpenCommit(Layer())
         self._layers = (self.commit.layer,)
@@ -205,7 +205,7 @@ class Database(MergedReads):
         )
         self.replayed = replay.run(self.commit.layer.replay)
 
-    def leave_out(self, frame: int) -> None:
+    def replay_before(self, frame: int) -> None:
         """Read the log again, up to before this frame."""
         self._read_log(before=frame)
 
@@ -249,7 +249,7 @@ class Database(MergedReads):
     def forked(self) -> None:
         """Give RocksDB up in the child without closing it, which would wait for its threads and flush into the
         parent's files."""
-        self._gone = forked_error(f"the store in {self.path}")
+        self._closed_error = forked_error(f"the store in {self.path}")
         for each in (self._db, *self._families, *self.handles):
             never_free(each)
         self._db, self._families = None, []
@@ -263,7 +263,7 @@ class Database(MergedReads):
         frame = self.commit.take()
         place = self.log.append(frame.body, kind)
         if frame.large:
-            self.commit.leave_in_log(frame, *place)
+            self.commit.evict_to_log(frame, *place)
 
     def sync(self, pending: PendingSync) -> None:
         """Carry out a sync of the log. It may run on another thread."""
@@ -319,7 +319,7 @@ class Database(MergedReads):
             handle = self.handles[number]
             for lower, upper in family.ranges:
                 batch.delete_range(lower, upper, handle)
-            for changed in (family.fresh, family.over):
+            for changed in (family.fresh, family.overrides):
                 for key, value in changed.items():
                     if value is None:
                         batch.delete(key, handle)
@@ -341,7 +341,7 @@ class Database(MergedReads):
         self._opened().write(batch, self._unlogged)
         yield False
 
-    def thaw(self) -> None:
+    def end_checkpoint(self) -> None:
         """End a checkpoint: RocksDB has all of it in memory, and the log has it until it is flushed."""
         self._frozen = self.commit.frozen = None
         self._layers = (self.commit.layer,)
@@ -407,9 +407,9 @@ class Database(MergedReads):
         _try_to_close(self._let_go(), failures)
         if not failures:
             try:
-                manifest = manifest_of(self.path / DATABASE)
-                rest = ClosedState(*self.log.position, manifest.name, manifest.stat().st_size)
-                write_marker(self.path, None, self._role, rest=rest)
+                manifest = find_manifest(self.path / DATABASE)
+                closed_state = ClosedState(*self.log.position, manifest.name, manifest.stat().st_size)
+                write_marker(self.path, None, self._role, closed_state=closed_state)
                 self.log.delete_all()
             except OSError as error:
                 failures.append(error)

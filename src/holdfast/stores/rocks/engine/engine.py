@@ -47,12 +47,12 @@ class Durability(StrEnum):
 
 class Engine:
     def __init__(
-        self, database: Database, runtime: Runtime, durability: Durability, *, lane: int = 0, is_only: bool = True
+        self, database: Database, runtime: Runtime, durability: Durability, *, shard: int = 0, is_only: bool = True
     ) -> None:
         """`lane`: the lane of the runtime that syncs. `is_only`: no other engine serves callers beside this one."""
         self.database = database
         self._runtime = runtime
-        self.lane = lane
+        self.shard = shard
         self._is_only = is_only
         self.is_os = durability is Durability.OS
         commit = database.commit
@@ -407,7 +407,7 @@ class Engine:
         log = self.database.log
         pending = log.begin_sync()
         try:
-            await self._runtime.offload(lambda: self._sync(pending), lane=self.lane)
+            await self._runtime.offload(lambda: self._sync(pending), lane=self.shard)
         except Exception as error:
             if self.failure is None:
                 self.stop(error)

@@ -42,7 +42,7 @@ _FAMILIES = len(keys.FAMILY_NAMES)
 # Keys of a layer that are looked at together: the layer may change between two of these steps, though never within.
 _CHUNK = 256
 # Keys that have gone and may stay in the order of a small layer, besides as many as it has.
-_MOST_STALE = 1_000
+_MAX_STALE = 1_000
 
 
 class NotInLayer(msgspec.Struct, frozen=True):
@@ -52,15 +52,15 @@ class NotInLayer(msgspec.Struct, frozen=True):
 MISSING: Final = NotInLayer()
 
 
-class InLog(NamedTuple):
+class LogLocation(NamedTuple):
     """The place of a large value in the log."""
 
     generation: int
-    at: int
+    offset: int
     size: int
 
 
-Value = bytes | InLog
+Value = bytes | LogLocation
 
 # A value of more bytes than this stays in the log until it is read or written to RocksDB.
 LARGE_VALUE = 64 << 10
@@ -73,7 +73,7 @@ _MANY = 256
 # The first number that stands for keys of plain messages.
 _PLAIN = plain_messages.ADDED
 # Messages without keys in a layer, at most. A read that needs the keys of all of them takes 20 ms longer.
-_MOST_KEYLESS = 10_000
+_MAX_KEYLESS = 10_000
 # A message without keys counts as this many keys: so much memory it takes.
 _KEYS_OF_KEYLESS = 2
 
@@ -83,11 +83,11 @@ Part = int | bytes | list[bytes] | None
 class FamilyLayer:
     """One family's part of a layer."""
 
-    __slots__ = ("_added", "_order", "fresh", "over", "ranges")
+    __slots__ = ("_added", "_order", "fresh", "overrides", "ranges")
 
     def __init__(self) -> None:
         self.fresh: dict[bytes, Value] = {}
-        self.over: dict[bytes, Value | None] = {}
+        self.overrides: dict[bytes, Value | None] = {}
         # Ranges of the lower layers that are hidden: (lower, upper).
         self.ranges: list[tuple[bytes, bytes]] = []
         # All keys, and some that have gone, in order; made when the first scan needs it.
@@ -96,15 +96,15 @@ class FamilyLayer:
         self._added: list[bytes] = []
 
     def __len__(self) -> int:
-        return len(self.fresh) + len(self.over)
+        return len(self.fresh) + len(self.overrides)
 
     def get(self, key: bytes) -> Value | NotInLayer | None:
         """Return the key's value, None if it is deleted, or `MISSING`."""
         value = self.fresh.get(key)
         if value is not None:
             return value
-        if key in self.over:
-            return self.over[key]
+        if key in self.overrides:
+            return self.overrides[key]
         return None if self.ranges and self.hides(key) else MISSING
 
     def hides(self, key: bytes) -> bool:
@@ -118,15 +118,15 @@ class FamilyLayer:
         if key in self.fresh:
             self.fresh[key] = value
             return
-        if self._order is not None and key not in self.over:
+        if self._order is not None and key not in self.overrides:
             self._added.append(key)
-        self.over[key] = value
+        self.overrides[key] = value
 
     def insert(self, key: bytes, value: bytes) -> None:
         """Set a key that does not exist. If it is deleted before the next checkpoint, RocksDB never hears of it; a key
         that exists after all would come back then."""
-        if key in self.over:
-            self.over[key] = value
+        if key in self.overrides:
+            self.overrides[key] = value
             return
         if self._order is not None:
             self._added.append(key)
@@ -135,9 +135,9 @@ class FamilyLayer:
     def delete(self, key: bytes) -> None:
         """Delete a key, whether or not there is one."""
         if self.fresh.pop(key, None) is None:
-            if self._order is not None and key not in self.over:
+            if self._order is not None and key not in self.overrides:
                 self._added.append(key)
-            self.over[key] = None
+            self.overrides[key] = None
 
     def put_all(self, keys: list[bytes], values: list[bytes] | bytes) -> None:
         """Set many keys, whether or not they exist."""
@@ -146,17 +146,17 @@ class FamilyLayer:
             for key, value in pairs.items():
                 self.put(key, value)
         else:
-            self.over.update(pairs)
+            self.overrides.update(pairs)
 
     def insert_all(self, keys: list[bytes], values: list[bytes] | bytes) -> None:
         """Set many keys that do not exist."""
         if self._order is not None:
             self._added += keys
         pairs = dict.fromkeys(keys, values) if isinstance(values, bytes) else dict(zip(keys, values, strict=True))
-        if self.over and not self.over.keys().isdisjoint(keys):
+        if self.overrides and not self.overrides.keys().isdisjoint(keys):
             for key, value in pairs.items():
-                if key in self.over:
-                    self.over[key] = value
+                if key in self.overrides:
+                    self.overrides[key] = value
                 else:
                     self.fresh[key] = value
         else:
@@ -164,16 +164,16 @@ class FamilyLayer:
 
     def delete_all(self, keys: list[bytes]) -> None:
         """Delete many keys, whether or not they exist."""
-        fresh, over = self.fresh, self.over
+        fresh, overrides = self.fresh, self.overrides
         for key in keys:
             if fresh.pop(key, None) is None:
-                if self._order is not None and key not in over:
+                if self._order is not None and key not in overrides:
                     self._added.append(key)
-                over[key] = None
+                overrides[key] = None
 
-    def leave_in_log(self, key: bytes, value: bytes, place: InLog) -> None:
+    def evict_to_log(self, key: bytes, value: bytes, place: LogLocation) -> None:
         """Replace a large value that is still the key's by its place in the log."""
-        for values in (self.fresh, self.over):
+        for values in (self.fresh, self.overrides):
             if values.get(key) is value:
                 values[key] = place
 
@@ -181,7 +181,7 @@ class FamilyLayer:
         """Delete the keys from `lower` to before `upper`."""
         for key in list(self.keys(lower, upper)):
             if self.fresh.pop(key, None) is None:
-                del self.over[key]
+                del self.overrides[key]
         if self.ranges and self.ranges[-1][1] == lower:
             # Ranges that follow one another, as the journal's do, stay one.
             self.ranges[-1] = self.ranges[-1][0], upper
@@ -199,7 +199,7 @@ class FamilyLayer:
             for key in chunk:
                 if key != lower or inclusive:
                     lower, inclusive = key, False
-                    if key in self.fresh or key in self.over:
+                    if key in self.fresh or key in self.overrides:
                         yield key
             if len(chunk) < _CHUNK:
                 return
@@ -207,14 +207,14 @@ class FamilyLayer:
     def keys_down(self, upper: bytes) -> Iterator[bytes]:
         """Yield the changed keys up to one, the highest first, deleted ones too. The layer must not change."""
         for key in self._ordered().irange(maximum=upper, reverse=True):
-            if key in self.fresh or key in self.over:
+            if key in self.fresh or key in self.overrides:
                 yield key
 
     def _ordered(self) -> "SortedList[bytes]":
         order = self._order
-        if order is None or len(order) + len(self._added) > 2 * len(self) + _MOST_STALE:
+        if order is None or len(order) + len(self._added) > 2 * len(self) + _MAX_STALE:
             order = self._order = SortedList(self.fresh)
-            order.update(self.over)
+            order.update(self.overrides)
             self._added = []
         elif self._added:
             order.update(self._added)
@@ -239,7 +239,7 @@ class Layer:
     @property
     def takes_keyless(self) -> bool:
         """Return whether there is room for more messages without keys."""
-        return len(self.keyless) < _MOST_KEYLESS
+        return len(self.keyless) < _MAX_KEYLESS
 
     def make_keys(self, id: int) -> None:
         """Make the keys of a message that may have none yet."""
@@ -260,12 +260,12 @@ class Layer:
 
     def _insert_keys(self, entry: StoredMessage) -> None:
         families = self.families
-        for family, key, value in plain_messages.keys_of(entry):
+        for family, key, value in plain_messages.iterate_keys(entry):
             families[family].insert(key, value)
 
     # --- Frames ------------------------------------------------------------------------------------------------
 
-    def replay(self, body: bytes, generation: int, at: int) -> None:
+    def replay(self, body: bytes, generation: int, offset: int) -> None:
         """Make the changes of a frame whose body stands at a place of a segment, over lower layers that may have later
         changes of the same keys already: so no key is taken for a fresh one."""
         [size] = ARRAY_SIZE.unpack_from(body)
@@ -290,13 +290,13 @@ class Layer:
             elif value is None:
                 self.families[number].delete(key)
             elif isinstance(value, int):
-                self.families[number].put(key, InLog(generation, at + end, value))
+                self.families[number].put(key, LogLocation(generation, offset + end, value))
                 end += value
             else:
                 self.families[number].put(key, value)
 
     def _replay_plain(self, number: int, key: bytes, value: list[bytes] | bytes) -> None:
-        for family, changed, values in plain_messages.changes_of(number, key, value):
+        for family, changed, values in plain_messages.decode_part(number, key, value):
             self._replay_many(self.families[family], changed, values)
 
     def _replay_many(self, family: FamilyLayer, keys: list[bytes], values: list[bytes] | bytes | None) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.formats.message_record import encode_life
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine.layers import ARRAY_SIZE, LARGE_VALUE, InLog, Layer, Part
+from holdfast.stores.rocks.engine.layers import ARRAY_SIZE, LARGE_VALUE, Layer, LogLocation, Part
 from holdfast.stores.rocks.queues import plain_messages
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 
@@ -76,14 +76,14 @@ class OpenCommit:
         if layer.takes_keyless:
             layer.keyless.update({entry.envelope.id: entry for entry in entries})
         else:
-            names, records, visible = plain_messages.keys_of_added(p, entries, form)
+            names, records, visible = plain_messages.make_keys_of_added(p, entries, form)
             layer.families[keys.MESSAGES].insert_all(names, records)
             layer.families[keys.VISIBLE].insert_all(visible, b"")
-        self._parts += plain_messages.added(p, entries, form)
+        self._parts += plain_messages.encode_added(p, entries, form)
 
     def claim_plain(self, p: bytes, entries: list[StoredMessage], lives: list[Life]) -> None:
         """Take plain Ready messages into flight. They get their new lives here."""
-        self._parts += plain_messages.claimed(p, entries, lives)
+        self._parts += plain_messages.encode_claimed(p, entries, lives)
         families, keyless = self.layer.families, self.layer.keyless
         keyed: list[StoredMessage] = []
         for entry, life in zip(entries, lives, strict=True):
@@ -99,7 +99,7 @@ class OpenCommit:
 
     def finish_plain(self, p: bytes, entries: list[StoredMessage]) -> None:
         """Forget plain messages in flight."""
-        self._parts += plain_messages.finished(p, entries)
+        self._parts += plain_messages.encode_finished(p, entries)
         families, keyless = self.layer.families, self.layer.keyless
         keyed: list[StoredMessage] = []
         for entry in entries:
@@ -136,12 +136,12 @@ class OpenCommit:
         size = ARRAY_SIZE.pack(len(encoded))
         return Frame(b"".join([size, encoded, *[each.value for each in large]]) if large else size + encoded, large)
 
-    def leave_in_log(self, frame: Frame, generation: int, at: int) -> None:
+    def evict_to_log(self, frame: Frame, generation: int, offset: int) -> None:
         """Drop the large values of a frame from memory: its body stands at this place of a segment."""
-        at += len(frame.body) - sum(len(each.value) for each in frame.large)
+        offset += len(frame.body) - sum(len(each.value) for each in frame.large)
         for family, key, value in frame.large:
-            self.layer.families[family].leave_in_log(key, value, InLog(generation, at, len(value)))
-            at += len(value)
+            self.layer.families[family].evict_to_log(key, value, LogLocation(generation, offset, len(value)))
+            offset += len(value)
 
 
 def _take_large(parts: list[Part]) -> list[LargeValue]:

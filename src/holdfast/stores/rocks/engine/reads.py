@@ -30,7 +30,7 @@ class MergedReads:
         self._families: list[Rdict] = []
         # The uppermost layer first.
         self._layers: tuple[Layer, ...] = ()
-        self._gone = StoreUnavailable("this store was closed: open it again")
+        self._closed_error = StoreUnavailable("this store was closed: open it again")
 
     def _use(self, database: Rdict) -> None:
         self._db = database
@@ -228,7 +228,7 @@ class MergedReads:
 
     def _opened(self) -> Rdict:
         if self._db is None:
-            raise self._gone.with_traceback(None)
+            raise self._closed_error.with_traceback(None)
         return self._db
 
     def _family(self, number: int) -> Rdict:

@@ -25,7 +25,7 @@ REOPEN_AFTER_MS = 5_000
 # How long the closing of a store that an error has stopped may take.
 CLOSING_S = 30.0
 # The longest pause between two attempts.
-_MOST_MS = 60_000
+_MAX_PAUSE_MS = 60_000
 
 _PROBE = "probe.tmp"
 # About as much as one flush of a small memtable needs: a disk with less would stop the store again at once.
@@ -71,7 +71,7 @@ class Reopening:
             return  # the closing itself failed, and raises
         now_ms = self._runtime.clock.now_ms()
         # One that stops again soon after it was reopened goes on with longer pauses.
-        if now_ms - self._reopened_at > _MOST_MS:
+        if now_ms - self._reopened_at > _MAX_PAUSE_MS:
             self._pause_ms = self._after_ms
         self.stops += 1
         self._stopped_at, self._last_failure = now_ms, ""
@@ -97,7 +97,7 @@ class Reopening:
     def _try_after_pause(self) -> None:
         if not self.is_closed:
             self._timer = self._runtime.call_at(self._runtime.clock.now_ms() + self._pause_ms, self._try)
-            self._pause_ms = min(2 * self._pause_ms, max(_MOST_MS, self._after_ms))
+            self._pause_ms = min(2 * self._pause_ms, max(_MAX_PAUSE_MS, self._after_ms))
 
     def _try(self) -> None:
         self._timer = None
@@ -162,7 +162,7 @@ def probe(path: Path) -> None:
         remove_probe(path)
 
 
-def open_settled(layout: Layout, lock: DirectoryLock | None = None) -> Opened:
+def open_after_failure(layout: Layout, lock: DirectoryLock | None = None) -> Opened:
     """Open a store in whose directory a write or sync has failed. Its pages may only look written: the system may have
     dropped them and say nothing more. So everything goes into new, synced files before any call is answered."""
     opened = open_databases(layout, lock, has_lost_writes=True)

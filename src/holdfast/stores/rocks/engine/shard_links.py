@@ -41,7 +41,7 @@ class Linked(Protocol):
 
     def get(self, family: int, key: bytes) -> bytes | None: ...
 
-    def leave_out(self, frame: int) -> None:
+    def replay_before(self, frame: int) -> None:
         """Read the log again, up to before this frame."""
 
 
@@ -50,7 +50,7 @@ def last_link(database: Linked) -> LinkMark:
     return NO_LINK if raw is None else LinkMark(*_MARK.unpack(raw))
 
 
-def complete_links(shards: Sequence[Linked], store: str) -> int:
+def resolve_links(shards: Sequence[Linked], store: str) -> int:
     """Leave out the half of a link whose other half is missing. Return the number of the last link that is complete.
 
     Raise `StoreUnavailable` if the missing half was on disk once: then that shard is damaged, or of an older copy."""
@@ -65,7 +65,7 @@ def complete_links(shards: Sequence[Linked], store: str) -> int:
                 "restore a backup of all shards",
                 path=store,
             )
-        shard.leave_out(frame)
+        shard.replay_before(frame)
     return max((last_link(shard).number for shard in shards), default=0)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from holdfast.stores.disk.file_sync import sync_data
 from holdfast.stores.rocks.log.frames import HEADER_SIZE, LogPartKind, encode_frame, frame_size
 from holdfast.stores.rocks.log.segments import (
-    FIRST_FRAME_AT,
+    FIRST_FRAME_OFFSET,
     delete_segments,
     make_segment,
     reuse_segment,
@@ -57,9 +57,9 @@ class CommitLog:
         self._generation = begin.generation
         self._segments = [begin.generation]
         self._size = SEGMENT_BYTES
-        self._at = FIRST_FRAME_AT
+        self._end_offset = FIRST_FRAME_OFFSET
         # Once a frame goes past this place, zeros are added behind it. Before it there are zeros or old frames.
-        self._descriptor, self._zeros_due_at = self._open(begin.generation)
+        self._descriptor, self._zeros_end = self._open(begin.generation)
         # Full segments whose last frames are not known to be on disk.
         self._unsynced: list[int] = []
         # The generation of a segment made ahead.
@@ -84,7 +84,7 @@ class CommitLog:
     @property
     def needs_spare(self) -> bool:
         """Return whether the next segment should be made now."""
-        return self._spare is None and 2 * self._at > self._size
+        return self._spare is None and 2 * self._end_offset > self._size
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
@@ -93,18 +93,18 @@ class CommitLog:
 
         Return the generation of the segment and the place of the body in it."""
         size = frame_size(len(body))
-        if self._at + size + _RESERVED > self._size:
+        if self._end_offset + size + _RESERVED > self._size:
             self._continue_in_next(size)
-        at = self._at + HEADER_SIZE
+        offset = self._end_offset + HEADER_SIZE
         self._append(kind, body)
-        if self._at > self._zeros_due_at:
+        if self._end_offset > self._zeros_end:
             self._add_zeros()
-        return self._generation, at
+        return self._generation, offset
 
     def _append(self, kind: LogPartKind, body: bytes) -> None:
         frame = encode_frame(kind, self._generation, self.number + 1, self.synced, body)
-        write_whole(self._descriptor, frame, self._at)
-        self._at += len(frame)
+        write_whole(self._descriptor, frame, self._end_offset)
+        self._end_offset += len(frame)
         self.number += 1
         self.bytes_written += len(frame)
 
@@ -113,15 +113,15 @@ class CommitLog:
 
         The sync of this frame puts the zeros and the new length on disk along with it. Those of the next frames then
         find that nothing but the content has changed."""
-        end = min(self._at + ZEROS_BYTES, self._size)
+        end = min(self._end_offset + ZEROS_BYTES, self._size)
         # No room for zeros is no reason to refuse a commit: the frames then lengthen the file.
         with suppress(OSError):
-            write_zeros(self._descriptor, self._at, end)
-        self._zeros_due_at = end
+            write_zeros(self._descriptor, self._end_offset, end)
+        self._zeros_end = end
 
     def _continue_in_next(self, size: int) -> None:
         """Continue in the segment made ahead, or in one made now, without zeros: its caller waits for it."""
-        needed = FIRST_FRAME_AT + size + _RESERVED
+        needed = FIRST_FRAME_OFFSET + size + _RESERVED
         if self._spare is not None and needed <= SEGMENT_BYTES:
             generation, self._spare = self._spare, None
         else:
@@ -136,8 +136,8 @@ class CommitLog:
         self._generation = generation
         self._segments.append(generation)
         self._size = max(SEGMENT_BYTES, needed)
-        self._at = FIRST_FRAME_AT
-        self._descriptor, self._zeros_due_at = self._open(generation)
+        self._end_offset = FIRST_FRAME_OFFSET
+        self._descriptor, self._zeros_end = self._open(generation)
 
     # --- Syncing -----------------------------------------------------------------------------------------------
 

@@ -49,8 +49,8 @@ class LogPartKind(IntEnum):
 class FrameHeader(NamedTuple):
     """A valid frame header, and the places of its frame in the segment."""
 
-    at: int
-    body_at: int
+    offset: int
+    body_offset: int
     body_size: int
     end: int
     number: int
@@ -62,7 +62,7 @@ class FrameHeader(NamedTuple):
 class Trace(NamedTuple):
     """A sign that a frame was written: a valid header, or a valid footer, which does not say what was synced."""
 
-    at: int
+    offset: int
     number: int
     synced: int
 
@@ -88,34 +88,36 @@ def encode_frame(kind: LogPartKind, generation: int, number: int, synced: int, b
     )
 
 
-def header_at(raw: bytes, at: int, generation: int) -> FrameHeader | None:
+def read_header(raw: bytes, offset: int, generation: int) -> FrameHeader | None:
     """Return the frame header at this place, or None if there is no valid one of this generation."""
-    if raw[at : at + 4] != _HEADER_MAGIC or at + HEADER_SIZE > len(raw):
+    if raw[offset : offset + 4] != _HEADER_MAGIC or offset + HEADER_SIZE > len(raw):
         return None
-    _, checksum = _HEADER_CHECK.unpack_from(raw, at)
-    rest = raw[at + _HEADER_CHECK.size : at + HEADER_SIZE]
+    _, checksum = _HEADER_CHECK.unpack_from(raw, offset)
+    rest = raw[offset + _HEADER_CHECK.size : offset + HEADER_SIZE]
     if crc32c(rest) != checksum:
         return None
     size, body_checksum, its_generation, number, synced, _, kind, _, _ = _HEADER_REST.unpack(rest)
     if its_generation != generation:
         return None
-    return FrameHeader(at, at + HEADER_SIZE, size, at + frame_size(size), number, synced, kind, body_checksum)
+    return FrameHeader(
+        offset, offset + HEADER_SIZE, size, offset + frame_size(size), number, synced, kind, body_checksum
+    )
 
 
-def body_of(raw: bytes, header: FrameHeader) -> bytes | None:
+def read_body(raw: bytes, header: FrameHeader) -> bytes | None:
     """Return the body of a frame, or None if it is cut short or damaged."""
-    body = raw[header.body_at : header.body_at + header.body_size]
+    body = raw[header.body_offset : header.body_offset + header.body_size]
     return body if len(body) == header.body_size and crc32c(body) == header.body_checksum else None
 
 
-def next_frame(raw: bytes, start: int, generation: int) -> FrameHeader | None:
+def find_next_frame(raw: bytes, start: int, generation: int) -> FrameHeader | None:
     """Return the header of the first whole frame of this generation at or behind a place."""
-    at = raw.find(_HEADER_MAGIC, start)
-    while at >= 0:
-        header = header_at(raw, at, generation)
-        if header is not None and body_of(raw, header) is not None:
+    offset = raw.find(_HEADER_MAGIC, start)
+    while offset >= 0:
+        header = read_header(raw, offset, generation)
+        if header is not None and read_body(raw, header) is not None:
             return header
-        at = raw.find(_HEADER_MAGIC, at + 1)
+        offset = raw.find(_HEADER_MAGIC, offset + 1)
     return None
 
 
@@ -124,30 +126,30 @@ def has_footer(raw: bytes, header: FrameHeader, generation: int) -> bool:
     return _footer_number(raw, header.end - FOOTER_SIZE, generation) == header.number
 
 
-def traces_of(raw: bytes, start: int, generation: int, number: int) -> list[Trace]:
+def find_traces(raw: bytes, start: int, generation: int, number: int) -> list[Trace]:
     """Return every sign behind a place that a frame of this generation, with this number or a higher one, was written:
     the footer of any of them, or the header of one that follows the first."""
     found: list[Trace] = []
-    at = raw.find(_HEADER_MAGIC, start)
-    while at >= 0:
-        header = header_at(raw, at, generation)
+    offset = raw.find(_HEADER_MAGIC, start)
+    while offset >= 0:
+        header = read_header(raw, offset, generation)
         if header is not None and header.number > number:
-            found.append(Trace(at, header.number, header.synced))
-        at = raw.find(_HEADER_MAGIC, at + 1)
-    at = raw.find(_FOOTER_MAGIC, start)
-    while at >= 0:
-        footer_number = _footer_number(raw, at, generation)
+            found.append(Trace(offset, header.number, header.synced))
+        offset = raw.find(_HEADER_MAGIC, offset + 1)
+    offset = raw.find(_FOOTER_MAGIC, start)
+    while offset >= 0:
+        footer_number = _footer_number(raw, offset, generation)
         if footer_number is not None and footer_number >= number:
-            found.append(Trace(at, footer_number, 0))
-        at = raw.find(_FOOTER_MAGIC, at + 1)
+            found.append(Trace(offset, footer_number, 0))
+        offset = raw.find(_FOOTER_MAGIC, offset + 1)
     return found
 
 
-def _footer_number(raw: bytes, at: int, generation: int) -> int | None:
+def _footer_number(raw: bytes, offset: int, generation: int) -> int | None:
     """Return the number in the footer at a place, or None if there is no valid one of this generation."""
-    if at + FOOTER_SIZE > len(raw):
+    if offset + FOOTER_SIZE > len(raw):
         return None
-    magic, its_generation, number, checksum = _FOOTER.unpack_from(raw, at)
+    magic, its_generation, number, checksum = _FOOTER.unpack_from(raw, offset)
     if magic != _FOOTER_MAGIC or its_generation != generation:
         return None
     return number if crc32c(_FOOTER_REST.pack(its_generation, number)) == checksum else None

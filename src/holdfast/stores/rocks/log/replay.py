@@ -21,13 +21,13 @@ from holdfast.stores.rocks.log.frames import (
     FrameHeader,
     LogPartKind,
     Trace,
-    body_of,
+    find_next_frame,
+    find_traces,
     has_footer,
-    header_at,
-    next_frame,
-    traces_of,
+    read_body,
+    read_header,
 )
-from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, has_header, list_segments, segment_path
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_OFFSET, has_header, list_segments, segment_path
 
 Apply = Callable[[bytes, int, int], None]
 
@@ -88,32 +88,32 @@ class Replay:
             if generation not in present:
                 raise self._missing(segment_path(self._directory, generation))
             raw = segment_path(self._directory, generation).read_bytes()
-            at, following = self._read_segment(raw, generation, apply)
+            offset, following = self._read_segment(raw, generation, apply)
             if following is None and not self._was_cut:
-                self._judge_end(raw, generation, at, [each for each in present if each > generation])
+                self._judge_end(raw, generation, offset, [each for each in present if each > generation])
             generation = following
         return ReplayResult(self._number, self._frames, self._was_cut, self._linked, self._synced_after_link)
 
     def _read_segment(self, raw: bytes, generation: int, apply: Apply) -> tuple[int, int | None]:
         """Return the place behind the last frame in order, and the generation of the segment that the log goes on in;
         None if the log stops here."""
-        at = FIRST_FRAME_AT
+        offset = FIRST_FRAME_OFFSET
         if not has_header(raw, generation):
             return 0, None
         while True:
-            header = header_at(raw, at, generation)
+            header = read_header(raw, offset, generation)
             if header is None or not self._is_next(header.number):
-                header = self._skip_covered(raw, at, generation)
+                header = self._skip_covered(raw, offset, generation)
                 if header is None:
-                    return at, None
+                    return offset, None
             if header.number == self._before:
                 self._was_cut = True
-                return at, None
+                return offset, None
             is_needed = header.number > self._covered.number or header.kind == LogPartKind.NEXT_SEGMENT
-            body = body_of(raw, header) if is_needed else None
+            body = read_body(raw, header) if is_needed else None
             if body is None and is_needed:
-                return at, None
-            at = header.end
+                return offset, None
+            offset = header.end
             self._number = max(self._number, header.number)
             if header.number > self._covered.number:
                 if header.kind == LogPartKind.LINKED:
@@ -122,59 +122,59 @@ class Replay:
                     self._synced_after_link = max(self._synced_after_link, header.synced)
             if header.kind == LogPartKind.NEXT_SEGMENT:
                 assert body is not None
-                return at, int.from_bytes(body, "little")
+                return offset, int.from_bytes(body, "little")
             if header.number > self._covered.number:
                 assert body is not None
-                apply(body, generation, header.body_at)
+                apply(body, generation, header.body_offset)
                 self._frames += 1
 
     def _is_next(self, number: int) -> bool:
         return number <= self._covered.number or number == self._number + 1
 
-    def _skip_covered(self, raw: bytes, at: int, generation: int) -> FrameHeader | None:
+    def _skip_covered(self, raw: bytes, offset: int, generation: int) -> FrameHeader | None:
         """Return the first whole frame behind a damaged place, if all that is damaged is covered."""
         if self._number > self._covered.number:
             return None
-        header = next_frame(raw, at, generation)
+        header = find_next_frame(raw, offset, generation)
         return header if header is not None and header.number <= self._covered.number + 1 else None
 
     # --- Where it stops ----------------------------------------------------------------------------------------
 
-    def _judge_end(self, raw: bytes, generation: int, at: int, later: list[int]) -> None:
+    def _judge_end(self, raw: bytes, generation: int, offset: int, later: list[int]) -> None:
         """Accept a log that stops at a place, or raise if frames that were written are missing from there on."""
         missing = self._number + 1
-        torn = header_at(raw, at, generation)
+        torn = read_header(raw, offset, generation)
         if torn is None or torn.number != missing:
-            traces = traces_of(raw, at, generation, missing)
+            traces = find_traces(raw, offset, generation, missing)
         else:
             # Its body is not searched: a payload may hold another log.
-            traces = [Trace(at, missing, 0)] if has_footer(raw, torn, generation) else []
-            traces += traces_of(raw, torn.end, generation, missing)
+            traces = [Trace(offset, missing, 0)] if has_footer(raw, torn, generation) else []
+            traces += find_traces(raw, torn.end, generation, missing)
         for each in later:
-            traces += traces_of(segment_path(self._directory, each).read_bytes(), 0, each, missing)
+            traces += find_traces(segment_path(self._directory, each).read_bytes(), 0, each, missing)
         if not traces:
             return
         path = segment_path(self._directory, generation)
         if not self._after_power_cut or any(trace.synced >= missing for trace in traces):
-            raise self._damaged(path, at, missing, traces)
+            raise self._damaged(path, offset, missing, traces)
         self._was_cut = True
         _log.warning(
             "log_cut",
             extra={
                 "path": str(path),
-                "at": at,
+                "at": offset,
                 "cause": "a power cut took commits that had not been synced; the store opens without them",
             },
         )
 
-    def _damaged(self, path: Path, at: int, missing: int, traces: list[Trace]) -> StoreUnavailable:
+    def _damaged(self, path: Path, offset: int, missing: int, traces: list[Trace]) -> StoreUnavailable:
         first = min(trace.number for trace in traces)
         what = "is damaged" if first == missing else f"is missing, but commit {first} follows"
         return StoreUnavailable(
-            f"{path} is damaged at byte {at}: commit {missing} {what}; restore a backup",
+            f"{path} is damaged at byte {offset}: commit {missing} {what}; restore a backup",
             path=str(self._store),
             file=str(path),
-            at=at,
+            at=offset,
         )
 
     def _missing(self, path: Path) -> StoreUnavailable:

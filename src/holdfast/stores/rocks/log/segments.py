@@ -21,11 +21,11 @@ from pathlib import Path
 from google_crc32c import value as crc32c
 
 from holdfast.stores.disk.file_sync import sync_data, sync_directory, sync_file
-from holdfast.stores.rocks.log.frames import LogPartKind, body_of, header_at
+from holdfast.stores.rocks.log.frames import LogPartKind, read_body, read_header
 
 DIRECTORY = "log"
 # The place of the first frame: the header is alone in its page, so that no frame's write can tear it.
-FIRST_FRAME_AT = 4_096
+FIRST_FRAME_OFFSET = 4_096
 
 _FORMAT = 1
 _MAGIC = b"holdfast log\0\0\0\0"
@@ -54,7 +54,7 @@ def make_segment(directory: Path, generation: int, size: int, zeros_bytes: int) 
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             write_whole(descriptor, _header(generation, size), 0)
-            write_zeros(descriptor, FIRST_FRAME_AT, min(size, FIRST_FRAME_AT + zeros_bytes))
+            write_zeros(descriptor, FIRST_FRAME_OFFSET, min(size, FIRST_FRAME_OFFSET + zeros_bytes))
             sync_file(descriptor)
         finally:
             os.close(descriptor)
@@ -100,49 +100,49 @@ def has_header(raw: bytes, generation: int) -> bool:
     return bool(magic == _MAGIC and its_generation == generation and crc32c(raw[: _HEADER.size]) == checksum)
 
 
-def whole_part(raw: bytes, generation: int, known: list[int]) -> tuple[int, bool]:
+def find_whole_part(raw: bytes, generation: int, known: list[int]) -> tuple[int, bool]:
     """Return the size of a segment up to the end of its last whole frame in order, 0 without a header; and whether the
     log goes on in another segment. The frame that names a segment later than all known ones is left out."""
     if not has_header(raw, generation):
         return 0, False
-    at = FIRST_FRAME_AT
-    while (header := header_at(raw, at, generation)) is not None and (body := body_of(raw, header)) is not None:
+    offset = FIRST_FRAME_OFFSET
+    while (header := read_header(raw, offset, generation)) is not None and (body := read_body(raw, header)) is not None:
         if header.kind == LogPartKind.NEXT_SEGMENT:
             # One that is neither known nor later has been freed: this segment is one of the past.
             continues = int.from_bytes(body, "little") <= max(known)
-            return (header.end if continues else at), continues
-        at = header.end
-    return min(at, len(raw)), False
+            return (header.end if continues else offset), continues
+        offset = header.end
+    return min(offset, len(raw)), False
 
 
-def read_part(directory: Path, generation: int, at: int, size: int) -> bytes:
+def read_part(directory: Path, generation: int, offset: int, size: int) -> bytes:
     """Return a part of a segment. Raise `OSError` if it is not there."""
     descriptor = os.open(segment_path(directory, generation), os.O_RDONLY | os.O_CLOEXEC)
     try:
-        part = os.pread(descriptor, size, at)
+        part = os.pread(descriptor, size, offset)
     finally:
         os.close(descriptor)
     if len(part) < size:
-        raise OSError(f"{segment_path(directory, generation)} ends before byte {at + size}")
+        raise OSError(f"{segment_path(directory, generation)} ends before byte {offset + size}")
     return part
 
 
-def write_whole(descriptor: int, data: bytes, at: int) -> None:
+def write_whole(descriptor: int, data: bytes, offset: int) -> None:
     """Write all of the data at a place: the system may take less in one call."""
-    written = os.pwrite(descriptor, data, at)
+    written = os.pwrite(descriptor, data, offset)
     while written < len(data):
-        written += os.pwrite(descriptor, memoryview(data)[written:], at + written)
+        written += os.pwrite(descriptor, memoryview(data)[written:], offset + written)
 
 
 def write_zeros(descriptor: int, start: int, end: int) -> None:
     """Write zeros from one place up to another."""
-    for at in range(start, end, len(_ZEROS)):
-        write_whole(descriptor, _ZEROS[: end - at], at)
+    for offset in range(start, end, len(_ZEROS)):
+        write_whole(descriptor, _ZEROS[: end - offset], offset)
 
 
 def _header(generation: int, size: int) -> bytes:
     header = _HEADER.pack(_MAGIC, _FORMAT, size, generation)
-    return (header + _CHECKSUM.pack(crc32c(header))).ljust(FIRST_FRAME_AT, b"\0")
+    return (header + _CHECKSUM.pack(crc32c(header))).ljust(FIRST_FRAME_OFFSET, b"\0")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Messages read from disk, and those kept in memory because they will be wanted soon."""
+"""Messages in memory, and their records on disk."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -12,8 +12,7 @@ from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 
-# Limits of the cache of messages, for all shards together. It keeps messages that were just enqueued or are in flight,
-# and drops the oldest first.
+# Limits of the cache, for all shards of a store together.
 _MAX_CACHED = 50_000
 _MAX_CACHED_BYTES = 64 << 20
 
@@ -22,103 +21,116 @@ _decode_state = msgspec.msgpack.Decoder(StateDocument).decode
 
 
 class MessageCache:
+    """A loader of messages with a cache of the ones likely to be needed soon: just enqueued, or in flight.
+
+    When a limit is exceeded, the messages that were added first are removed.
+    """
+
     def __init__(self, engine: Engine, shards: int) -> None:
         """`shards`: the number of shards that share the memory."""
         self._engine = engine
-        self._most, self._most_bytes = _MAX_CACHED // shards, _MAX_CACHED_BYTES // shards
+        self._max_cached, self._max_cached_bytes = _MAX_CACHED // shards, _MAX_CACHED_BYTES // shards
         self._cached: dict[int, StoredMessage] = {}
         self._cached_bytes = 0
 
     # --- Memory ------------------------------------------------------------------------------------------------
 
     def remember(self, entry: StoredMessage) -> None:
+        """Add a message to the cache."""
         cached = self._cached
         if entry.envelope.id not in cached:
             cached[entry.envelope.id] = entry
             self._cached_bytes += entry.bytes if entry.envelope.pieces is None else _weight(entry)
-            while len(cached) > self._most or self._cached_bytes > self._most_bytes:
+            while len(cached) > self._max_cached or self._cached_bytes > self._max_cached_bytes:
                 self._forget_oldest()
 
     def remember_all(self, entries: list[StoredMessage]) -> None:
-        """Remember messages that are whole in memory."""
+        """Add messages whose payloads are all in memory."""
         cached = self._cached
         new = [entry for entry in entries if entry.envelope.id not in cached]
         if not new:
             return
         cached.update({entry.envelope.id: entry for entry in new})
         self._cached_bytes += sum([entry.bytes for entry in new])
-        while len(self._cached) > self._most or self._cached_bytes > self._most_bytes:
+        while len(self._cached) > self._max_cached or self._cached_bytes > self._max_cached_bytes:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """An eighth of them at once: to find the first entry of a dict is to look through all that was taken from its
-        front since it last grew."""
+        """Remove the oldest eighth of the messages at once.
+
+        Removing them one by one would be slow: finding a dict's first entry scans all entries deleted from its front
+        since it last grew.
+        """
         oldest = list(islice(self._cached.values(), max(1, len(self._cached) // 8)))
         for entry in oldest:
             self.forget(entry)
 
     def forget(self, entry: StoredMessage) -> None:
+        """Remove a message from the cache. It stays in the store."""
         if self._cached.pop(entry.envelope.id, None) is not None:
             self._cached_bytes -= _weight(entry)
 
     def forget_all(self, entries: list[StoredMessage]) -> None:
-        """Forget messages that are whole in memory."""
+        """Remove messages whose payloads are all in memory."""
         pop = self._cached.pop
         forgotten = [entry.bytes for entry in entries if pop(entry.envelope.id, None) is not None]
         self._cached_bytes -= sum(forgotten)
 
     # --- Disk --------------------------------------------------------------------------------------------------
 
-    def get(self, shelf: QueueState, id: int) -> StoredMessage | None:
-        entry = self._in_memory(shelf, id)
-        return self._read(shelf, [id])[0] if entry is None else entry
+    def get(self, queue: QueueState, id: int) -> StoredMessage | None:
+        """Return the message with this id, from memory or disk; None if the queue has none."""
+        entry = self._in_memory(queue, id)
+        return self._read(queue, [id])[0] if entry is None else entry
 
-    def _in_memory(self, shelf: QueueState, id: int) -> StoredMessage | None:
-        """Return a message that is in memory: one that was kept, or has no keys yet and lies nowhere else."""
+    def _in_memory(self, queue: QueueState, id: int) -> StoredMessage | None:
+        """Return a message that is cached, or that has no keys yet and therefore exists in memory only."""
         entry = self._cached.get(id) or self._engine.database.commit.keyless(id)
-        return entry if entry is not None and entry.p == shelf.p else None
+        return entry if entry is not None and entry.p == queue.p else None
 
-    def load(self, shelf: QueueState, wanted: list[int]) -> list[StoredMessage | None]:
-        """Entries of these ids, from memory or disk; None where there is none."""
+    def load(self, queue: QueueState, wanted: list[int]) -> list[StoredMessage | None]:
+        """Return the messages with these ids in order, from memory or disk; None for a missing one."""
         cached = self._cached
         found = [cached.get(id) for id in wanted]
-        p = shelf.p
+        p = queue.p
         for entry in found:
             if entry is None or entry.p != p:
                 break
         else:
             return found
-        found = [self._in_memory(shelf, id) for id in wanted]
+        found = [self._in_memory(queue, id) for id in wanted]
         missing = [id for id, entry in zip(wanted, found, strict=True) if entry is None]
-        read = dict(zip(missing, self._read(shelf, missing), strict=True)) if missing else {}
+        read = dict(zip(missing, self._read(queue, missing), strict=True)) if missing else {}
         return [read.get(id, entry) for id, entry in zip(wanted, found, strict=True)]
 
-    def by_id(self, shelf: QueueState, wanted: Iterable[int]) -> dict[int, StoredMessage]:
-        """Return the entries of these ids, from memory or disk; missing ones are left out."""
-        cached, p = self._cached, shelf.p
+    def by_id(self, queue: QueueState, wanted: Iterable[int]) -> dict[int, StoredMessage]:
+        """Return the messages with these ids by id, from memory or disk, and cache them. Missing ones are left out."""
+        cached, p = self._cached, queue.p
         found: dict[int, StoredMessage] = {}
-        # An id may be wanted twice. Read twice it would be two entries, and memory would keep the one that the caller
-        # does not change.
+        # An id may occur twice. Reading it twice would make two objects, and the cached one might not be the one that
+        # the caller changes.
         missing: dict[int, None] = {}
         for id in wanted:
             entry = cached.get(id)
             if entry is None or entry.p != p:
-                entry = self._in_memory(shelf, id)
+                entry = self._in_memory(queue, id)
             if entry is not None:
                 found[id] = entry
             else:
                 missing[id] = None
         if missing:
-            for id, entry in zip(missing, self._read(shelf, list(missing)), strict=True):
+            for id, entry in zip(missing, self._read(queue, list(missing)), strict=True):
                 if entry is not None:
                     found[id] = entry
                     self.remember(entry)
         return found
 
-    def _read(self, shelf: QueueState, wanted: list[int]) -> list[StoredMessage | None]:
+    def _read(self, queue: QueueState, wanted: list[int]) -> list[StoredMessage | None]:
+        """Read messages from disk. A lease's record has the life of a message in flight, a life record that of any
+        other message which has changed since it was enqueued."""
         self._engine.write()
         database = self._engine.database
-        names = [shelf.p + keys.id_bytes(id) for id in wanted]
+        names = [queue.p + keys.id_bytes(id) for id in wanted]
         records = database.get_many(keys.MESSAGES, names)
         leased = database.get_many(keys.LEASES, names)
         lives = database.get_many(keys.INDEXES, [keys.LIVES + name for name in names])
@@ -135,7 +147,7 @@ class MessageCache:
                 has_state, life = decode_life(own)
             entries.append(
                 StoredMessage(
-                    shelf.p,
+                    queue.p,
                     envelope,
                     life,
                     name[keys.P_SIZE :],
@@ -148,21 +160,23 @@ class MessageCache:
 
     # --- State documents ---------------------------------------------------------------------------------------
 
-    def state(self, shelf: QueueState, entry: StoredMessage) -> StateDocument:
+    def state(self, queue: QueueState, entry: StoredMessage) -> StateDocument:
+        """Return the state document of a message."""
         if not entry.has_state:
             return StateDocument()
         self._engine.write()
-        raw = self._engine.database.get(keys.INDEXES, keys.STATES + shelf.p + entry.id16)
+        raw = self._engine.database.get(keys.INDEXES, keys.STATES + queue.p + entry.id16)
         return StateDocument() if raw is None else _decode_state(raw)
 
-    def put_state(self, shelf: QueueState, entry: StoredMessage, state: StateDocument) -> None:
-        self._engine.put(keys.STATES + shelf.p + entry.id16, _encode_state(state), keys.INDEXES)
+    def put_state(self, queue: QueueState, entry: StoredMessage, state: StateDocument) -> None:
+        """Replace the state document of a message."""
+        self._engine.put(keys.STATES + queue.p + entry.id16, _encode_state(state), keys.INDEXES)
         if not entry.has_state:
             entry.has_state = True
-            shelf.save_life(entry)
+            queue.save_life(entry)
 
 
 def _weight(entry: StoredMessage) -> int:
-    """What of a message is in memory: not a payload in pieces."""
+    """Return how many bytes of a message are in memory. A payload in pieces is not."""
     pieces = entry.envelope.pieces
     return entry.bytes if pieces is None else entry.bytes - pieces.size

@@ -21,10 +21,10 @@ from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.file_sync import make_directory
 from holdfast.stores.rocks.engine.database import Database
-from holdfast.stores.rocks.engine.shard_links import complete_links
+from holdfast.stores.rocks.engine.shard_links import resolve_links
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.recovery.marker import MARKER, Role, check_directory, read_marker, write_marker
-from holdfast.stores.rocks.recovery.opening import DATABASE, not_made
+from holdfast.stores.rocks.recovery.opening import DATABASE, make_not_made_error
 
 MAX_SHARDS = 64
 _FOLDER = re.compile(r"shards-(\d+)")
@@ -76,7 +76,7 @@ def read_layout(path: Path) -> Layout:
     return Layout(path, role)
 
 
-def settle_layout(path: Path, shards: int | None) -> Layout:
+def find_or_make_layout(path: Path, shards: int | None) -> Layout:
     """Return the layout of the store in a locked directory; of a new store, with this number of shards, 1 by default.
 
     Raise `InvalidArgument` if the store has another number of shards than was given."""
@@ -87,7 +87,7 @@ def settle_layout(path: Path, shards: int | None) -> Layout:
         try:
             write_marker(path, None, Role(shards, Layout(path, Role()).next_folder()))
         except OSError as error:
-            raise not_made(path, error) from None
+            raise make_not_made_error(path, error) from None
     layout = read_layout(path)
     if shards is not None and layout.shards != shards:
         raise InvalidArgument(
@@ -103,7 +103,7 @@ def open_databases(layout: Layout, lock: DirectoryLock | None, *, has_lost_write
 
     Nothing is written to any log before all of them have been read: a commit that only one shard has is left out."""
     check_shards(layout)
-    remove_remains(layout)
+    remove_leftovers(layout)
     if not layout.has_shards:
         return Opened([Database(layout.path, lock=lock, has_lost_writes=has_lost_writes)], 0)
     databases: list[Database] = []
@@ -111,7 +111,7 @@ def open_databases(layout: Layout, lock: DirectoryLock | None, *, has_lost_write
         for number, place in enumerate(layout.paths):
             _prepare(layout, place)
             databases.append(Database(place, lock=lock, has_lost_writes=has_lost_writes, shard=number))
-        last_link = complete_links(databases, str(layout.path))
+        last_link = resolve_links(databases, str(layout.path))
         for database in databases:
             database.begin()
         write_marker(layout.path, os.getpid(), layout.role._replace(is_made=True))
@@ -128,7 +128,7 @@ def note_closed(layout: Layout) -> None:
         write_marker(layout.path, None, layout.role._replace(is_made=True))
 
 
-def remove_remains(layout: Layout) -> None:
+def remove_leftovers(layout: Layout) -> None:
     """Remove what a resharding has left that was interrupted, before or after it took effect."""
     named = layout.role.folder
     remains = [each for each in layout.path.glob("shards-*") if _FOLDER.fullmatch(each.name) and each.name != named]
@@ -173,4 +173,4 @@ def _prepare(layout: Layout, place: Path) -> None:
         make_directory(place.parent)
         make_directory(place)
     except OSError as error:
-        raise not_made(layout.path, error) from None
+        raise make_not_made_error(layout.path, error) from None

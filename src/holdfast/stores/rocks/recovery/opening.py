@@ -21,15 +21,15 @@ from holdfast.stores.rocks.log.replay import Replay
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import segment_path
 from holdfast.stores.rocks.recovery.manifest import (
-    forget_lost_beginning,
+    discard_unfinished_manifest,
+    find_manifest,
     is_whole,
-    manifest_of,
-    mend_manifest,
-    put_back,
-    return_to_list_before,
+    repair_manifest,
+    restore_original,
+    restore_previous_manifest,
 )
 from holdfast.stores.rocks.recovery.marker import MARKER, WITH_LOG, Marker, check_directory, read_marker
-from holdfast.stores.rocks.recovery.wal_check import find_damage, logs_of
+from holdfast.stores.rocks.recovery.wal_check import find_damage, list_logs
 
 DATABASE = "db"
 
@@ -71,7 +71,7 @@ def open_rocksdb(path: Path, *, is_read_only: bool = False) -> Rdict:
     return Rdict(str(path / DATABASE), options(), column_families=families)
 
 
-def covered_position(database: Rdict) -> LogPosition:
+def read_covered_position(database: Rdict) -> LogPosition:
     """Return the position of the log up to which RocksDB has everything."""
     raw: bytes | None = database.get(POSITION_KEY)
     return START if raw is None else decode_position(raw)
@@ -90,7 +90,7 @@ def check_files(path: Path, marker: Marker, *, has_lost_writes: bool) -> list[Pa
     if marker.is_of_this_boot and not has_lost_writes:
         if marker.format < WITH_LOG:
             _check_rocksdb_logs(path, marker.pid, has_power_failed=False)
-        mend_manifest(database, was_opened=was_opened, cuts=False)
+        repair_manifest(database, was_opened=was_opened, cuts=False)
         if marker.format >= WITH_LOG and not is_whole(database):
             _check_reach(path, marker)
         return []
@@ -98,19 +98,19 @@ def check_files(path: Path, marker: Marker, *, has_lost_writes: bool) -> list[Pa
     with _held_alone(path):
         mended: list[Path] = []
         try:
-            if (named := return_to_list_before(database)) is not None:
+            if (named := restore_previous_manifest(database)) is not None:
                 mended.append(named)
             if marker.format < WITH_LOG:
                 _check_rocksdb_logs(path, marker.pid, has_power_failed=True)
             if not was_opened:
-                forget_lost_beginning(database, is_unmade=_is_unmade(path, marker))
-            if (torn := mend_manifest(database, was_opened=was_opened, cuts=True)) is not None:
+                discard_unfinished_manifest(database, is_unmade=_is_unmade(path, marker))
+            if (torn := repair_manifest(database, was_opened=was_opened, cuts=True)) is not None:
                 mended.append(torn)
             if mended and marker.format >= WITH_LOG:
                 _check_reach(path, marker)
         except BaseException:
             for saved in mended:
-                put_back(saved)
+                restore_original(saved)
             raise
         return mended
 
@@ -122,10 +122,10 @@ def _is_unmade(path: Path, marker: Marker) -> bool:
 
 def _check_rest(path: Path, marker: Marker) -> None:
     """Refuse a list of files that has become shorter since the store was closed, though it can be read to its end."""
-    if marker.rest is None:
+    if marker.closed_state is None:
         return
-    manifest = path / DATABASE / marker.rest.manifest
-    if manifest.exists() and manifest.stat().st_size < marker.rest.manifest_bytes:
+    manifest = path / DATABASE / marker.closed_state.manifest
+    if manifest.exists() and manifest.stat().st_size < marker.closed_state.manifest_bytes:
         raise _manifest_error(path, "it has become shorter since the store was closed")
 
 
@@ -140,12 +140,12 @@ def _check_reach(path: Path, marker: Marker) -> None:
     except Exception as error:  # the binding raises nothing more precise
         if "MANIFEST-" in str(error):
             raise _manifest_error(path, "RocksDB cannot read it") from None
-        raise opening_error(path, error) from None
+        raise make_make_opening_error(path, error) from None
     try:
-        covered = covered_position(database)
+        covered = read_covered_position(database)
     finally:
         database.close()
-    if marker.rest is not None and covered == (marker.rest.number, marker.rest.generation):
+    if marker.closed_state is not None and covered == (marker.closed_state.number, marker.closed_state.generation):
         return
     if not segment_path(path / LOG, covered.generation).exists():
         raise _manifest_error(path, "the newest files are missing from it")
@@ -155,7 +155,7 @@ def _check_reach(path: Path, marker: Marker) -> None:
 
 
 def _manifest_error(path: Path, what: str) -> StoreUnavailable:
-    manifest = manifest_of(path / DATABASE)
+    manifest = find_manifest(path / DATABASE)
     return StoreUnavailable(f"{manifest} is damaged: {what}; restore a backup", path=str(path), file=str(manifest))
 
 
@@ -163,7 +163,7 @@ def _check_rocksdb_logs(path: Path, owner: int | None, *, has_power_failed: bool
     """Check RocksDB's own logs, which stores of format 1 have. There is one from before the marker names an owner until
     long after it names none again."""
     database = path / DATABASE
-    if owner is not None and not logs_of(database):
+    if owner is not None and not list_logs(database):
         raise StoreUnavailable(
             f"{database} has no log (*.log), though the store was not closed in order: the last writes are missing; "
             "put the log back, or restore a backup",
@@ -177,7 +177,9 @@ def _check_rocksdb_logs(path: Path, owner: int | None, *, has_power_failed: bool
         raise damage.as_error(path)
     damage.cut()
     _log.warning(
-        "%s is cut at byte %d: a power cut took what was written there, and had not been synced", damage.log, damage.at
+        "%s is cut at byte %d: a power cut took what was written there, and had not been synced",
+        damage.log,
+        damage.offset,
     )
 
 
@@ -193,7 +195,7 @@ def _held_alone(path: Path) -> Iterator[None]:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise in_use(path, by_another=True) from None
+            raise make_in_use_error(path, by_another=True) from None
         yield
     finally:
         os.close(lock)
@@ -211,19 +213,19 @@ def lock_directory(path: Path) -> DirectoryLock:
             make_directory(path)
         lock = DirectoryLock.take(path)
     except OSError as error:
-        raise not_made(path, error) from None
+        raise make_not_made_error(path, error) from None
     if lock is None:
-        raise in_use(path)
+        raise make_in_use_error(path)
     return lock
 
 
-def not_made(path: Path, error: OSError) -> InvalidArgument:
+def make_not_made_error(path: Path, error: OSError) -> InvalidArgument:
     return InvalidArgument(
         f"{path} cannot be made: {error.strerror}; give a directory that can be written to", field="url"
     )
 
 
-def in_use(path: Path, *, by_another: bool = False) -> StoreUnavailable:
+def make_in_use_error(path: Path, *, by_another: bool = False) -> StoreUnavailable:
     """Return the error for a store that another opening holds, with its owner if that is known. `by_another`: this
     process has locked the directory, and another one has RocksDB's own lock."""
     owner = read_marker(path).pid
@@ -245,11 +247,11 @@ def in_use(path: Path, *, by_another: bool = False) -> StoreUnavailable:
     )
 
 
-def opening_error(path: Path, error: Exception) -> Exception:
+def make_make_opening_error(path: Path, error: Exception) -> Exception:
     """Return the named error for an error of RocksDB's while it opened a store."""
     text = str(error)
     if "/LOCK" in text:
-        return in_use(path, by_another=True)
+        return make_in_use_error(path, by_another=True)
     if "no space" in text.lower():
         return StoreUnavailable(f"{path} cannot be opened, the disk is full: free some space", path=str(path))
     if "corruption" in text.lower() and (damage := find_damage(path / DATABASE, verifies_all=True)) is not None:
