@@ -93,7 +93,7 @@ def _frames_of(store: Path) -> Iterator[tuple[int, int, Layer]]:
 
 
 def _read_large_values(changes: Layer, segment: bytes) -> None:
-    """Put large values into the changes of a frame, which have only their places in the segment."""
+    """Put the large values into the changes of a frame, which have only their locations in the segment."""
     for family in changes.families:
         for key, value in family.overrides.items():
             if isinstance(value, LogLocation):

@@ -1,4 +1,4 @@
-"""Desks by how their store ends: `desk` in both ways, the others in the one that names them."""
+"""Fixtures of a reopened store by the way it ends: `desk` ends it in both ways, the others in the one they name."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a message keeps over a closing and a crash: its numbers, its lease, its group, its state and its key."""
+"""The properties of a message that survive a closing and a crash: numbers, lease, group, state and key."""
 
 import pytest
 
@@ -136,7 +136,7 @@ def test_a_message_that_came_due_meanwhile_is_ready(desk: Desk) -> None:
 
 
 def test_a_ttl_that_ran_out_meanwhile_ends_the_message(desk: Desk) -> None:
-    """In queues that nobody has touched since the opening, by a sweep."""
+    """A sweep does so in queues that were not used since the opening."""
     hf = desk.open()
     for name in ("mail", "pay"):
         for number in range(3):
@@ -309,7 +309,7 @@ def test_an_idempotency_key_is_known_for_its_window_even_after_the_ack(desk: Des
 
 @pytest.mark.parametrize("verdict", ["ack", "extend"])
 def test_a_receipt_that_stands_twice_in_one_call_counts_once_after_a_reopening(desk: Desk, verdict: str) -> None:
-    """The message is on disk alone then: it must not be read twice, as two messages."""
+    """The message is only on disk then. It must not be loaded twice, as two messages."""
     queue = desk.open().queue("mail")
     queue.set_policy(keep_succeeded_ms=60_000)
     queue.enqueue(b"a")

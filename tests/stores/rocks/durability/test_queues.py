@@ -1,4 +1,5 @@
-"""What outlives a closing and a crash beside messages: queues, tenants, and the journal with its last position."""
+"""State besides messages that survives a closing and a crash: queues, tenants, and the journal with its last
+position."""
 
 import pytest
 
@@ -110,7 +111,7 @@ def test_the_journal_goes_on_behind_its_last_position(desk: Desk) -> None:
 
 
 def test_a_journal_that_was_trimmed_to_nothing_goes_on_behind_its_last_position(desk: Desk) -> None:
-    """A reader that kept its position must not miss what comes."""
+    """A reader that kept its position must not miss later events."""
     hf = desk.open()
     hf.queue("mail").enqueue([b"a", b"b", b"c"])
     [message, *_] = hf.queue("mail").claim(3)

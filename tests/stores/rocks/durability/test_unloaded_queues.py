@@ -1,4 +1,4 @@
-"""A store opens without loading its queues, and everything that concerns all of them holds for those on disk too."""
+"""A store opens without loading its queues, and operations on all queues include those that are only on disk."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def reopen(desk: Desk) -> Holdfast:
 
 @pytest.fixture(autouse=True)
 def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every shard counts the queues that it loads or makes."""
+    """Count the queues that each shard loads or makes."""
     make_shelf = Shard._make_shelf
 
     def counting(shard: Shard, *parts: Any) -> QueueState:
@@ -38,7 +38,7 @@ def loaded(hf: Holdfast) -> int:
 
 
 def rows(hf: Holdfast, tenant: str) -> dict[str, int]:
-    """The numbers of the tenant's queues, by their names."""
+    """Return the numbers of the tenant's queues, by their names."""
     found = hf._driver.run(core_of(hf).store.directory.list_queues(tenant))
     return {row.ref.queue: row.queue_id for row in found}
 

@@ -1,4 +1,4 @@
-"""A stopped store comes back by itself: nothing answered is lost, and nothing in memory outlives the stop."""
+"""A stopped store reopens by itself: no acknowledged change is lost, and nothing in memory survives the stop."""
 
 import asyncio
 import logging

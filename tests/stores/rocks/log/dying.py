@@ -13,6 +13,6 @@ def sync(opened: Database) -> None:
 
 
 def die(store: Path) -> None:
-    """Let the marker of a copied store name a process that is gone."""
+    """Let the marker of a copied store name a process that has ended."""
     marker = store / "HOLDFAST"
     marker.write_text(marker.read_text().replace(f'"pid": {os.getpid()}', '"pid": 999999999'))

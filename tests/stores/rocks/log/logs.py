@@ -37,7 +37,7 @@ def read(
 
 
 def headers(directory: Path, generation: int = 1) -> list[FrameHeader]:
-    """The frames of a segment, one behind the other."""
+    """Return the frames of a segment in order."""
     raw, at, found = segment_path(directory, generation).read_bytes(), FIRST_FRAME_OFFSET, []
     while (header := read_header(raw, at, generation)) is not None:
         found.append(header)

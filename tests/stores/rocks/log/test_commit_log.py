@@ -1,4 +1,4 @@
-"""Writing the commit log: frames in order, over as many segments as it takes, and segments used again."""
+"""Writing the commit log: frames in order, over as many segments as needed, and segments that are reused."""
 
 import errno
 import os
@@ -105,7 +105,7 @@ def test_a_segment_that_was_made_too_late_is_not_used_out_of_order(tmp_path: Pat
 
 
 def test_old_frames_of_a_segment_that_is_used_again_are_never_taken_for_new_ones(tmp_path: Path) -> None:
-    """Each time round, the new frames end in the middle of old ones of the same size."""
+    """Each time, the new frames end in the middle of old frames of the same size."""
     log, directory = begin(tmp_path / "log"), tmp_path / "log"
     covered, since = START, list[bytes]()
     reused_any = False
@@ -137,7 +137,7 @@ def test_a_segment_made_in_advance_has_zeros_for_its_first_frames_and_no_more(tm
 
 
 def test_the_file_grows_in_steps_of_zeros_and_most_frames_do_not_lengthen_it(tmp_path: Path) -> None:
-    """A sync of a frame that lengthens the file is dearer: it has to write the file system's own records as well."""
+    """A sync of a frame that extends the file is more expensive, because it also writes metadata of the file system."""
     log = begin(tmp_path / "log")
     bodies = [b"%04d" % number for number in range(30)]
     sizes = []
@@ -176,7 +176,7 @@ def test_a_commit_succeeds_though_there_is_no_room_for_zeros(tmp_path: Path, mon
 
 
 def test_the_last_frame_of_a_segment_is_followed_by_no_new_zeros(tmp_path: Path) -> None:
-    """The next frame does not fit, and nothing will use the rest of the segment."""
+    """The next frame does not fit, and no later frame uses the rest of the segment."""
     log = begin(tmp_path / "log")
     up_to_the_zeros = b"x" * (ZEROS_BYTES - frame_size(0))
     write(log, [up_to_the_zeros, b"y" * SEGMENT_BYTES])

@@ -1,4 +1,4 @@
-"""Plain messages get keys only once they are needed: every read sees them all the same, also during a checkpoint."""
+"""Plain messages get keys only when they are needed, but every read sees them, even during a checkpoint."""
 
 import shutil
 import tempfile
@@ -20,7 +20,7 @@ from holdfast.model.policy import QueuePolicy
 from holdfast.model.rules import lifecycle
 from holdfast.stores.formats.message_record import encode_bare_messages, encode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import database, layers
+from holdfast.stores.rocks.engine import layers, rocks_writes
 from holdfast.stores.rocks.engine.database import Database
 from holdfast.stores.rocks.engine.layers import Layer
 from holdfast.stores.rocks.engine.reads import MergedReads
@@ -46,13 +46,13 @@ Items = dict[int, list[tuple[bytes, bytes]]]
 
 
 class PlainMessagesMachine(RuleBasedStateMachine):
-    """Batches, commits, checkpoints in slices, reads, kills and closings, in any order."""
+    """A state machine of batches, commits, checkpoints in slices, reads, kills and closings, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.patches = [
-            patch.object(database, "_SLICE_KEYS", 2),
-            patch.object(database, "_SLICE_MESSAGES", 2),
+            patch.object(rocks_writes, "_SLICE_KEYS", 2),
+            patch.object(rocks_writes, "_SLICE_MESSAGES", 2),
             patch.object(layers, "_MAX_KEYLESS", 12),
         ]
         for each in self.patches:
@@ -123,7 +123,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
 
     @rule(p=st.sampled_from(QUEUES), in_flight=st.booleans(), order=st.randoms(use_true_random=False))
     def change_in_another_way(self, p: bytes, in_flight: bool, order: Random) -> None:
-        """As any change of a single message does: its keys are made, and then changed one by one."""
+        """Change messages one by one, as any change of a single message does: their keys are made first."""
         for entry in self.some(p, 1, in_flight=in_flight, order=order):
             self.database.commit.make_keys(entry)
             entry.envelope = replace(entry.envelope, payload=b"edited")
@@ -162,7 +162,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
     def begin_checkpoint(self) -> None:
         self.commit()
         sync(self.database)
-        self.slices = self.database.write_slices(*self.database.freeze())
+        self.slices = self.database.write_slices(*self.database.begin_checkpoint())
 
     @precondition(lambda self: self.slices is not None)
     @rule()
@@ -221,7 +221,7 @@ def test_records_made_together_are_those_made_one_by_one(content_type: str) -> N
 
 
 def test_parts_name_messages_in_the_order_of_the_call() -> None:
-    """Ids that follow one another are read faster, and some orders of others look like them from their ends."""
+    """Consecutive ids are read faster, and some other orders look consecutive from their first and last id."""
     p, life = QUEUES[0], lifecycle.first_life(DRAFTS["bytes"], None, NOW_MS)
     entries = []
     for id in range(1, 6):

@@ -18,7 +18,7 @@ MANY = [b"commit %04d " % number * 40 for number in range(60)]
 
 @pytest.fixture
 def synced_log(tmp_path: Path) -> Path:
-    """Synced after each commit."""
+    """Make a log that is synced after each commit."""
     write(begin(tmp_path / "synced"), BODIES)
     return tmp_path / "synced"
 
@@ -31,7 +31,7 @@ def unsynced_log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def long_log(tmp_path: Path) -> Path:
-    """In several segments, none of it synced."""
+    """Make a log of several segments, none of it synced."""
     write(begin(tmp_path / "long"), MANY, syncs=False)
     return tmp_path / "long"
 
@@ -62,7 +62,7 @@ def test_a_flipped_bit_in_any_byte_is_refused_or_changes_nothing(synced_log: Pat
 
 
 def test_a_log_cut_at_any_byte_of_its_last_frame_loses_that_frame_alone(synced_log: Path) -> None:
-    """Both ways: the file ends there, or the zeros that it was made of begin there."""
+    """The file ends there, or the zeros after its frames begin there."""
     path = segment_path(synced_log, 1)
     raw, last = path.read_bytes(), headers(synced_log)[-1]
     for at in range(last.offset, last.end - FOOTER_SIZE - 8):
@@ -73,7 +73,7 @@ def test_a_log_cut_at_any_byte_of_its_last_frame_loses_that_frame_alone(synced_l
 
 
 def test_a_segment_may_end_anywhere_behind_its_last_frame(unsynced_log: Path) -> None:
-    """A crash takes zeros that were to follow, or the file never had them."""
+    """A crash loses zeros that were to follow, or the file never had them."""
     path = segment_path(unsynced_log, 1)
     raw, end = path.read_bytes(), headers(unsynced_log)[-1].end
     assert len(raw) > end
@@ -132,7 +132,7 @@ def test_a_missing_segment_is_refused(long_log: Path, tmp_path: Path, after_powe
 
 
 def test_a_log_may_be_missing_only_if_the_store_was_closed(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="though the store was not closed in order"):
+    with pytest.raises(StoreUnavailable, match="though the store was not closed properly"):
         read(tmp_path / "log", LogPosition(7, 2))
     assert read(tmp_path / "log", LogPosition(7, 2), was_closed=True)[1].number == 7
 
@@ -161,7 +161,7 @@ def test_damage_that_reaches_the_first_frame_not_covered_is_refused(synced_log: 
 
 
 def test_the_end_of_a_segment_lost_with_the_name_of_the_next_is_seen(long_log: Path) -> None:
-    """The frames of the next segment are there, and follow nothing."""
+    """The frames of the next segment exist, but nothing refers to them."""
     last = headers(long_log)[-1]
     change(segment_path(long_log, 1), last.offset, bytes(last.end - last.offset))
     with pytest.raises(StoreUnavailable, match=f"commit {last.number} is missing"):

@@ -122,7 +122,7 @@ def test_a_marker_that_says_fewer_shards_than_there_are_is_refused(filled: Path,
     marker = json.loads((store / MARKER).read_text())
     (store / MARKER).write_text(json.dumps({**marker, "role": {**marker["role"], "shards": 3}}))
     for call in (open_store, verify):
-        with pytest.raises(StoreUnavailable, match=r"3 shards, and .*shards-1/3 is one more"):
+        with pytest.raises(StoreUnavailable, match=r"3 shards, but .*shards-1/3 is one more"):
             call(store)
 
 

@@ -5,15 +5,15 @@
     body     `size` bytes, then zeros up to a multiple of 8
     footer   magic 4 | generation 8 | number 8 | checksum of these two 4
 
-Numbers are little-endian, checksums CRC-32C. `number` counts the frames of a store from 1 and never starts again.
-`generation` is that of the segment (segments.py): a segment that is used again still holds frames of its previous
-generation, and they must not be taken for new ones. `synced` is the number of the last frame that was known to be on
-disk when this frame was written. `key id` is 0; it is reserved for the key that a body is encrypted with.
+Numbers are little-endian, checksums are CRC-32C. `number` counts the frames of a store from 1 and never restarts.
+`generation` is that of the segment (`segments.py`): a reused segment still contains frames of its previous generation,
+which must not be mistaken for new ones. `synced` is the number of the last frame that was known to be on disk when this
+frame was written. `key id` is 0; it is reserved for the id of an encryption key.
 
-The footer is the last part that reaches the operating system. After a kill, a frame without a valid footer was cut
-short; a frame with one was written whole, so a wrong checksum in it means that the disk has damaged it.
+The footer is the last part of a frame to reach the operating system. After a kill, a frame without a valid footer was
+cut short. A frame with a valid footer was written whole, so a wrong checksum in it means that the disk has damaged it.
 
-To change the format, raise `FORMAT` and keep reading the frames of the previous one: a log may hold both.
+To change the format, raise `FORMAT` and keep reading frames of the previous format: a log may contain both.
 """
 
 import struct
@@ -38,16 +38,18 @@ _ZEROS = bytes(_ALIGNMENT)
 
 
 class LogPartKind(IntEnum):
-    # The body holds the changes of one commit.
+    """The content of a frame."""
+
+    # The changes of one commit.
     CHANGES = 1
-    # The last frame of a segment; the body is the generation of the segment that the log goes on in.
+    # The last frame of a segment. Its body is the generation of the next segment.
     NEXT_SEGMENT = 2
-    # As CHANGES, of a commit that has its other half in the log of another shard (links.py).
+    # The changes of a commit that has another half in the log of another shard (`shard_links.py`).
     LINKED = 3
 
 
 class FrameHeader(NamedTuple):
-    """A valid frame header, and the places of its frame in the segment."""
+    """A valid frame header. All offsets are in bytes from the start of the segment; `end` is the end of the frame."""
 
     offset: int
     body_offset: int
@@ -60,7 +62,7 @@ class FrameHeader(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """A sign that a frame was written: a valid header, or a valid footer, which does not say what was synced."""
+    """Evidence that a frame was written: a valid header or footer. A footer has no synced number, which is then 0."""
 
     offset: int
     number: int
@@ -68,7 +70,7 @@ class Trace(NamedTuple):
 
 
 def frame_size(body_size: int) -> int:
-    """Return the size of a frame with a body of this size."""
+    """Return the size of a frame whose body has this size, in bytes."""
     return HEADER_SIZE + body_size + -body_size % _ALIGNMENT + FOOTER_SIZE
 
 
@@ -76,20 +78,20 @@ def encode_frame(kind: LogPartKind, generation: int, number: int, synced: int, b
     """Return a whole frame."""
     size = len(body)
     rest = _HEADER_REST.pack(size, crc32c(body), generation, number, synced, FORMAT, kind, 0, 0)
-    place = _FOOTER_REST.pack(generation, number)
+    position = _FOOTER_REST.pack(generation, number)
     return b"".join(
         (
             _HEADER_CHECK.pack(_HEADER_MAGIC, crc32c(rest)),
             rest,
             body,
             _ZEROS[: -size % _ALIGNMENT],
-            _FOOTER.pack(_FOOTER_MAGIC, generation, number, crc32c(place)),
+            _FOOTER.pack(_FOOTER_MAGIC, generation, number, crc32c(position)),
         )
     )
 
 
 def read_header(raw: bytes, offset: int, generation: int) -> FrameHeader | None:
-    """Return the frame header at this place, or None if there is no valid one of this generation."""
+    """Return the frame header at this offset, or None if there is no valid header of this generation."""
     if raw[offset : offset + 4] != _HEADER_MAGIC or offset + HEADER_SIZE > len(raw):
         return None
     _, checksum = _HEADER_CHECK.unpack_from(raw, offset)
@@ -111,7 +113,7 @@ def read_body(raw: bytes, header: FrameHeader) -> bytes | None:
 
 
 def find_next_frame(raw: bytes, start: int, generation: int) -> FrameHeader | None:
-    """Return the header of the first whole frame of this generation at or behind a place."""
+    """Return the header of the first whole frame of this generation at or after an offset."""
     offset = raw.find(_HEADER_MAGIC, start)
     while offset >= 0:
         header = read_header(raw, offset, generation)
@@ -122,13 +124,16 @@ def find_next_frame(raw: bytes, start: int, generation: int) -> FrameHeader | No
 
 
 def has_footer(raw: bytes, header: FrameHeader, generation: int) -> bool:
-    """Return whether the end of a frame was written, whatever has become of its body."""
-    return _footer_number(raw, header.end - FOOTER_SIZE, generation) == header.number
+    """Return whether the end of a frame was written, even if its body is damaged."""
+    return _read_footer_number(raw, header.end - FOOTER_SIZE, generation) == header.number
 
 
 def find_traces(raw: bytes, start: int, generation: int, number: int) -> list[Trace]:
-    """Return every sign behind a place that a frame of this generation, with this number or a higher one, was written:
-    the footer of any of them, or the header of one that follows the first."""
+    """Return all evidence after an offset that a frame of this generation, with this number or a higher one, was
+    written.
+
+    The header of the frame with exactly this number does not count: a frame that was cut short has a header too.
+    """
     found: list[Trace] = []
     offset = raw.find(_HEADER_MAGIC, start)
     while offset >= 0:
@@ -138,15 +143,15 @@ def find_traces(raw: bytes, start: int, generation: int, number: int) -> list[Tr
         offset = raw.find(_HEADER_MAGIC, offset + 1)
     offset = raw.find(_FOOTER_MAGIC, start)
     while offset >= 0:
-        footer_number = _footer_number(raw, offset, generation)
+        footer_number = _read_footer_number(raw, offset, generation)
         if footer_number is not None and footer_number >= number:
             found.append(Trace(offset, footer_number, 0))
         offset = raw.find(_FOOTER_MAGIC, offset + 1)
     return found
 
 
-def _footer_number(raw: bytes, offset: int, generation: int) -> int | None:
-    """Return the number in the footer at a place, or None if there is no valid one of this generation."""
+def _read_footer_number(raw: bytes, offset: int, generation: int) -> int | None:
+    """Return the frame number in the footer at an offset, or None if there is no valid footer of this generation."""
     if offset + FOOTER_SIZE > len(raw):
         return None
     magic, its_generation, number, checksum = _FOOTER.unpack_from(raw, offset)

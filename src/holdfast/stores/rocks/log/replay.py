@@ -1,13 +1,14 @@
 """Reading the commit log after a crash, and telling a torn end from damage.
 
-A kill leaves every byte that was written: at most the last frame is cut short. A power cut leaves what was synced, and
-of the rest anything: a claim is written without a sync, so there may be a hole with whole frames behind it.
+A kill leaves every byte that was written, so at most the last frame is cut short. A power cut leaves everything that
+was synced, and any part of the rest. Claims are written without a sync, so there may be a hole followed by whole
+frames.
 
-    the log stops at frame N                                     after a kill   after a power cut
-    nothing behind it shows that frame N was ever written whole  ends there     ends there
-    a later frame says that N was synced                         refused        refused
-    a later frame, or the end of N itself, is there              refused        ends there, with a warning
-    a segment that the log goes on in is missing                 refused        refused
+    the log stops at frame N, and                         after a kill   after a power cut
+    nothing shows that frame N was ever written whole     ends there     ends there
+    a later frame says that N was synced                  refused        refused
+    a later frame, or the end of N itself, exists         refused        ends there, with a warning
+    the next segment is missing                           refused        refused
 """
 
 import logging
@@ -35,19 +36,21 @@ _log = logging.getLogger("holdfast")
 
 
 class ReplayResult(NamedTuple):
-    """The number of the last frame, how many frames were handed over, and whether later ones were given up."""
+    """The result of replaying a log."""
 
+    # The number of the last frame.
     number: int
+    # The number of frames that were applied.
     frames: int
+    # Later frames exist and were discarded.
     was_cut: bool = False
-    # The number of the last linked frame, if there is any, and up to where the frames behind it say that the log was
-    # synced.
+    # The number of the last linked frame, if any, and the highest synced number that the frames after it record.
     linked: int | None = None
     synced_after_link: int = 0
 
 
 class Replay:
-    """One reading of a log, which changes nothing."""
+    """One reading of a log, which changes no file."""
 
     def __init__(
         self,
@@ -59,9 +62,12 @@ class Replay:
         after_power_cut: bool,
         before: int | None = None,
     ) -> None:
-        """`covered`: the position up to which everything rests elsewhere. `was_closed`: the store was closed in order,
-        so the log may be missing. `after_power_cut`: writes that were not synced may be lost. `before`: the frame of
-        this number, and all behind it, are given up."""
+        """Prepare to read the log in `directory`.
+
+        `covered` is the position up to which RocksDB has everything. `was_closed`: the store was closed properly, so
+        the log may be missing. `after_power_cut`: unsynced writes may be lost. `before`: discard the frame with this
+        number and all later ones.
+        """
         self._store = store
         self._directory = directory
         self._covered = covered
@@ -76,10 +82,11 @@ class Replay:
         self._synced_after_link = 0
 
     def run(self, apply: Apply) -> ReplayResult:
-        """Hand the body of every frame behind the covered position to `apply`, in order, with the generation of its
-        segment and its place in it.
+        """Pass the body of every frame after the covered position to `apply`, in order, with the generation of its
+        segment and its offset there.
 
-        Raise `StoreUnavailable` if the log is damaged or a part of it is missing."""
+        Raise `StoreUnavailable` if the log is damaged or a segment is missing.
+        """
         present = [each for each in list_segments(self._directory) if each >= self._covered.generation]
         generation: int | None = self._covered.generation
         if self._was_closed and generation not in present:
@@ -90,13 +97,13 @@ class Replay:
             raw = segment_path(self._directory, generation).read_bytes()
             offset, following = self._read_segment(raw, generation, apply)
             if following is None and not self._was_cut:
-                self._judge_end(raw, generation, offset, [each for each in present if each > generation])
+                self._check_end(raw, generation, offset, [each for each in present if each > generation])
             generation = following
         return ReplayResult(self._number, self._frames, self._was_cut, self._linked, self._synced_after_link)
 
     def _read_segment(self, raw: bytes, generation: int, apply: Apply) -> tuple[int, int | None]:
-        """Return the place behind the last frame in order, and the generation of the segment that the log goes on in;
-        None if the log stops here."""
+        """Return the offset after the last frame in order, and the generation of the next segment; None if the log ends
+        here."""
         offset = FIRST_FRAME_OFFSET
         if not has_header(raw, generation):
             return 0, None
@@ -132,22 +139,24 @@ class Replay:
         return number <= self._covered.number or number == self._number + 1
 
     def _skip_covered(self, raw: bytes, offset: int, generation: int) -> FrameHeader | None:
-        """Return the first whole frame behind a damaged place, if all that is damaged is covered."""
+        """Return the first whole frame after damage, if RocksDB has all damaged frames."""
         if self._number > self._covered.number:
             return None
         header = find_next_frame(raw, offset, generation)
         return header if header is not None and header.number <= self._covered.number + 1 else None
 
     # --- Where it stops ----------------------------------------------------------------------------------------
+    # --- The end of the log ------------------------------------------------------------------------------------
 
-    def _judge_end(self, raw: bytes, generation: int, offset: int, later: list[int]) -> None:
-        """Accept a log that stops at a place, or raise if frames that were written are missing from there on."""
+    def _check_end(self, raw: bytes, generation: int, offset: int, later: list[int]) -> None:
+        """Accept the end of the log at an offset. Raise `StoreUnavailable` if frames that were written are missing
+        after it."""
         missing = self._number + 1
         torn = read_header(raw, offset, generation)
         if torn is None or torn.number != missing:
             traces = find_traces(raw, offset, generation, missing)
         else:
-            # Its body is not searched: a payload may hold another log.
+            # The body is not searched, because a payload may contain another log.
             traces = [Trace(offset, missing, 0)] if has_footer(raw, torn, generation) else []
             traces += find_traces(raw, torn.end, generation, missing)
         for each in later:
@@ -163,15 +172,15 @@ class Replay:
             extra={
                 "path": str(path),
                 "at": offset,
-                "cause": "a power cut took commits that had not been synced; the store opens without them",
+                "cause": "a power cut has lost commits that had not been synced; the store opens without them",
             },
         )
 
     def _damaged(self, path: Path, offset: int, missing: int, traces: list[Trace]) -> StoreUnavailable:
         first = min(trace.number for trace in traces)
-        what = "is damaged" if first == missing else f"is missing, but commit {first} follows"
+        finding = "is damaged" if first == missing else f"is missing, but commit {first} follows"
         return StoreUnavailable(
-            f"{path} is damaged at byte {offset}: commit {missing} {what}; restore a backup",
+            f"{path} is damaged at byte {offset}: commit {missing} {finding}; restore a backup",
             path=str(self._store),
             file=str(path),
             at=offset,
@@ -179,7 +188,7 @@ class Replay:
 
     def _missing(self, path: Path) -> StoreUnavailable:
         return StoreUnavailable(
-            f"{path} is missing, though the store was not closed in order: the last commits are in it; put the file "
+            f"{path} is missing, though the store was not closed properly: it contains the last commits; put the file "
             "back, or restore a backup",
             path=str(self._store),
             file=str(path),

@@ -26,7 +26,7 @@ from holdfast.stores.rocks.recovery.opening import (
     DATABASE,
     check_files,
     make_in_use_error,
-    make_make_opening_error,
+    make_opening_error,
     open_rocksdb,
     read_covered_position,
 )
@@ -73,7 +73,7 @@ class ReadOnlyStore(MergedReads):
                 **{name: str(fact).replace(str(view), str(self.path)) for name, fact in error.facts.items()},
             ) from None
         except Exception as error:  # the binding raises nothing more precise
-            raise make_make_opening_error(self.path, Exception(str(error).replace(str(view), str(self.path)))) from None
+            raise make_opening_error(self.path, Exception(str(error).replace(str(view), str(self.path)))) from None
         if marker.format >= WITH_LOG:
             self._replay()
 

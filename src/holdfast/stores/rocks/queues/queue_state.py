@@ -125,7 +125,7 @@ class QueueState(QueueReads):
         if group is not None:
             self._list_head(group)
 
-    # --- Many plain messages at once -------------------------------------------------------------------------
+    # --- Many plain messages at once ---------------------------------------------------------------------------
     # The following methods do for many messages what `put`, `change` and `drop` do for one. They take plain messages
     # only (`is_plain`). All keys of a plain message follow from its life and are made only when they are needed. Tests
     # compare both ways, key by key.

@@ -273,7 +273,6 @@ class RocksUnits(UnitWrites):
     ) -> list[OpenClaim]:
         return self._ledgers.open_claims(queue, consumer, number, upto)
 
-    # --- Telling -----------------------------------------------------------------------------------------------
     # --- Notifications -----------------------------------------------------------------------------------------
 
     def tell(self, queue: QueueState) -> None:

@@ -57,12 +57,11 @@ _OLDEST_KEPT = -1
 
 
 def discard_unfinished_manifest(directory: Path, *, is_unmade: bool) -> None:
-    """If a power cut during the creation of the store has lost the manifest that CURRENT names, let RocksDB start
-    again.
+    """Let RocksDB start again if a power cut during the creation of the store has lost the manifest that CURRENT names.
 
     Nothing was ever in the store then. The first opening writes and names two manifests, and syncs the directory after
     each naming. The very first manifest is replaced before that opening ends, so its name proves that the opening had
-    not ended. The name of the second one proves nothing; `is_unmade` says whether the first opening had ended.
+    not ended. The name of the second one proves nothing; `is_unmade` says that the first opening had not ended.
     """
     current = directory / "CURRENT"
     try:
@@ -124,7 +123,7 @@ def is_whole(directory: Path) -> bool:
 
 
 def restore_previous_manifest(directory: Path) -> Path | None:
-    """If the manifest that CURRENT names is missing, name the previous one, provided that this loses nothing.
+    """Name the previous manifest if the one that CURRENT names is missing, provided that this loses nothing.
 
     At every opening RocksDB writes a new manifest, names it, syncs the directory of both names, and only then deletes
     the previous manifest and its logs. A power cut before that sync may keep the naming and lose the manifest. If the

@@ -28,7 +28,7 @@ _PUT = 0x1
 
 
 class BatchExtent(Enum):
-    """How far a batch reaches."""
+    """The extent of a batch in its log."""
 
     COMPLETE = "complete"
     CUT_SHORT = "cut short"
