@@ -31,8 +31,7 @@ from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.journal.journal import RocksJournal
 from holdfast.stores.rocks.payloads.staging import RocksStage, RocksStaging
 from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
-from holdfast.stores.rocks.queues.message_cache import MessageCache
-from holdfast.stores.rocks.queues.message_reads import MessageReads
+from holdfast.stores.rocks.queues.messages import MessageCache, MessageReads
 from holdfast.stores.rocks.queues.publisher import Publisher
 from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits

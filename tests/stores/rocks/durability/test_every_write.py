@@ -9,7 +9,7 @@ from holdfast.stores.rocks.engine.database import Database
 from holdfast.stores.rocks.log.frames import LogPartKind
 from holdfast.testing import ManualClock
 from tests.crash.rocks import WEEK_MS, copy_store, open_store, sweep, verify_store
-from tests.stores.rocks.durability.desk import DAY_MS, LARGE
+from tests.stores.rocks.durability.restartable_store import DAY_MS, LARGE
 
 
 def test_whatever_write_is_the_last_one_the_store_is_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,17 +44,17 @@ class Disk:
             self.syncs += 1
             if self._is_holding:
                 self._begun.release()
-                assert self._go_on.acquire(timeout=PATIENCE_S), "a held sync was never let go"
+                assert self._go_on.acquire(timeout=PATIENCE_S), "a held sync was never released"
             self._fail(self.fails_sync)
             sync(database, pending)
 
-        # A sync that is held must not hold the loop that is to let it go.
+        # A held sync must not block the loop, which has to release it.
         monkeypatch.setattr(Engine, "_may_sync_on_loop", lambda engine: False)
         monkeypatch.setattr(Database, "write", watched_write)
         monkeypatch.setattr(Database, "sync", watched_sync)
 
     def _fail(self, error: OSError | None) -> None:
-        """Fail the next call only."""
+        """Raise the error, if there is one. Later calls succeed."""
         if error is not None:
             self.fails_write = self.fails_sync = None
             raise error

@@ -18,7 +18,7 @@ from holdfast.stores.rocks.offline.read_only import ReadOnlyStore
 from holdfast.stores.rocks.queues import unit_writes
 from holdfast.testing import ManualClock
 from tests.crash.rocks import copy_store, core_of, open_store, sweep, verify_store
-from tests.stores.rocks.log.dying import die
+from tests.stores.rocks.log.database_ends import mark_as_killed
 
 SEEDS = range(12)
 STEPS = 40
@@ -163,7 +163,7 @@ def copy_of(player: Player, target: Path) -> Path:
     """Return a copy of the player's store as a kill leaves it."""
     core_of(player.hf).store.shards[0].engine.write()  # type: ignore[attr-defined]
     copy_store(player.path, target)
-    die(target)
+    mark_as_killed(target)
     return target
 
 

@@ -19,7 +19,7 @@ from holdfast.stores.rocks.engine.reads import MergedReads
 from holdfast.stores.rocks.log.commit_log import LogPosition
 from holdfast.stores.rocks.offline.read_only import ReadOnlyStore
 from tests.crash.rocks import copy_store
-from tests.stores.rocks.log.dying import die, sync
+from tests.stores.rocks.log.database_ends import mark_as_killed, sync
 
 FAMILIES = (keys.DIRECTORY, keys.VISIBLE, keys.INDEXES)
 # In the directory's own key space, but none of its keys.
@@ -123,7 +123,7 @@ class MergedReadsMachine(RuleBasedStateMachine):
         """Open a copy of the files, as a kill leaves them: it has everything committed, and nothing else."""
         copy = copy_store(self.database.path, self.place / f"copy {self.copies}")
         self.copies += 1
-        die(copy)
+        mark_as_killed(copy)
         before = {str(file): file.stat().st_mtime_ns for file in copy.rglob("*") if not file.name.startswith("LOG")}
         read_only = ReadOnlyStore(copy)
         check(read_only, self.committed)
@@ -186,7 +186,7 @@ def test_a_key_that_half_a_checkpoint_has_written_and_that_was_deleted_since_sta
         opened.commit.delete(b"x/%02d" % number, keys.INDEXES)
     opened.write()
     killed = copy_store(opened.path, tmp_path / "killed")
-    die(killed)
+    mark_as_killed(killed)
     for _ in slices:
         pass
     opened.end_checkpoint()

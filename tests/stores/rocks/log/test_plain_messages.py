@@ -28,7 +28,7 @@ from holdfast.stores.rocks.offline.read_only import ReadOnlyStore
 from holdfast.stores.rocks.queues import plain_messages
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from tests.crash.rocks import copy_store
-from tests.stores.rocks.log.dying import die, sync
+from tests.stores.rocks.log.database_ends import mark_as_killed, sync
 
 FAMILIES = sorted(plain_messages.FAMILIES)
 QUEUES = (keys.prefix(1, 1), keys.prefix(1, 2))
@@ -183,7 +183,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         copy = copy_store(self.database.path, self.place / "copy")
-        die(copy)
+        mark_as_killed(copy)
         read_only = ReadOnlyStore(copy)
         check(read_only, self.committed)
         read_only.close()

@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
+from holdfast.stores.rocks.engine.commit_tickets import LeaderOffer, Waiting, resolve_tickets
 from holdfast.stores.rocks.engine.commit_writer import CommitWriter
 from holdfast.stores.rocks.engine.database import Database
 from holdfast.stores.rocks.engine.sync_pacing import SyncPacing
@@ -50,7 +51,7 @@ class Engine(CommitWriter):
         # Tickets of the callers that wait for the next commit.
         self._waiting: list[Waiting] = []
         # An offer to lead the next commit, to a caller that has not woken up yet.
-        self._offer: _LeaderOffer | None = None
+        self._offer: LeaderOffer | None = None
         self._is_syncing = False
         # Other callers waited for the last sync, or began to wait during it.
         self._has_other_callers = False
@@ -79,7 +80,7 @@ class Engine(CommitWriter):
         if ticket is not None:
             await self.wait(ticket)
 
-    async def wait(self, ticket: "Waiting") -> None:
+    async def wait(self, ticket: Waiting) -> None:
         """Return once the operation of a ticket that `commit` returned is durable."""
         while True:
             try:
@@ -92,7 +93,7 @@ class Engine(CommitWriter):
                 return
             ticket = followed
 
-    def commit(self) -> "Waiting | None":
+    def commit(self) -> Waiting | None:
         """End an operation. Return a ticket to `wait` on until the operation is durable, or None if it is already."""
         self._is_in_step = False
         if self.is_os:
@@ -144,14 +145,14 @@ class Engine(CommitWriter):
                     self._offer_leadership()
             if self.failure is not None:
                 # The engine was stopped or closed during the sync. Nothing in memory is published any more.
-                _resolve(waiting, self.failure)
+                resolve_tickets(waiting, self.failure)
                 raise self._make_refusal()
             log.end_sync(pending)
             if not self._has_other_callers:
                 self._pacing.note(self._last_sync_s)
         self._publish(to_publish)
         if waiting:
-            _resolve(waiting, None)
+            resolve_tickets(waiting, None)
 
     def _offer_leadership(self) -> None:
         """Let a waiting caller lead the next commit, or else sync on another thread."""
@@ -161,13 +162,13 @@ class Engine(CommitWriter):
             while self._waiting:
                 ticket = self._waiting.pop(0)
                 if not ticket.done():
-                    self._offer = _LeaderOffer()
+                    self._offer = LeaderOffer()
                     ticket.set_result(self._offer)
                     return
         if self._waiting or self._to_publish:
             self._sync_on_thread()
 
-    def _accept_offer(self, offer: "_LeaderOffer") -> "Waiting | None":
+    def _accept_offer(self, offer: LeaderOffer) -> Waiting | None:
         """Lead the next commit, or return the ticket of the commit that includes the caller's operation."""
         if offer.joined is not None:
             return offer.joined
@@ -178,7 +179,7 @@ class Engine(CommitWriter):
             return None
         return self._wait_for_commit()
 
-    def _withdraw(self, ticket: "Waiting") -> None:
+    def _withdraw(self, ticket: Waiting) -> None:
         """Stop waiting on a ticket (Ctrl-C). If the caller was offered leadership, offer it to another one."""
         if ticket in self._waiting:
             self._waiting.remove(ticket)
@@ -186,7 +187,7 @@ class Engine(CommitWriter):
             self._offer = None
             self._offer_leadership()
 
-    def _take_waiting(self) -> "list[Waiting]":
+    def _take_waiting(self) -> list[Waiting]:
         """Return the tickets of all operations in the commit that now begins."""
         waiting, self._waiting = self._waiting, []
         if self._offer is not None:
@@ -229,7 +230,7 @@ class Engine(CommitWriter):
         """
         return self._is_only and not self._pacing.is_paused
 
-    def _wait_for_commit(self) -> "Waiting":
+    def _wait_for_commit(self) -> Waiting:
         """Return a ticket for the next commit, and make sure that this commit will happen."""
         ticket = self._runtime.ticket()
         self._waiting.append(ticket)
@@ -268,7 +269,7 @@ class Engine(CommitWriter):
         except StoreUnavailable:
             return  # stopping has failed all waiting callers
         waiting = self._take_waiting()
-        _resolve(waiting, None)
+        resolve_tickets(waiting, None)
 
     def _take_turn(self) -> None:
         """Write the first operation of a turn at once. The others of this turn are written at its end."""
@@ -286,7 +287,7 @@ class Engine(CommitWriter):
             except StoreUnavailable:
                 return  # the failed write has failed all waiting callers
             waiting = self._take_waiting()
-            _resolve(waiting, None)
+            resolve_tickets(waiting, None)
 
     # --- Background syncs --------------------------------------------------------------------------------------
 
@@ -306,7 +307,7 @@ class Engine(CommitWriter):
                     return
                 self._wake_synced()
                 self._publish(to_publish)
-                _resolve(waiting, None)
+                resolve_tickets(waiting, None)
                 self._has_other_callers = len(waiting) > 1 or bool(self._waiting)
                 if self._waiting and self._runtime.callers_have_threads:
                     break  # these callers sync for each other
@@ -371,7 +372,7 @@ class Engine(CommitWriter):
     def _fail_waiting(self) -> None:
         """Fail the calls that wait for a commit, and release the other half of a link."""
         waiting = self._take_waiting()
-        _resolve(waiting, self.failure)
+        resolve_tickets(waiting, self.failure)
         if self._link is not None:
             self._link.release()
 
@@ -379,30 +380,4 @@ class Engine(CommitWriter):
         """Wake the callers of `synced`."""
         if self._waiting_for_sync:
             waiting, self._waiting_for_sync = self._waiting_for_sync, []
-            _resolve(waiting, None)
-
-
-class _LeaderOffer:
-    """An offer to a waiting caller to lead the next commit."""
-
-    __slots__ = ("joined",)
-
-    def __init__(self) -> None:
-        # If another caller has begun that commit first: the ticket to wait on instead.
-        self.joined: Waiting | None = None
-
-
-# Resolved with None once the operation is durable, or with an offer to lead the commit that makes it durable.
-Waiting = Ticket[_LeaderOffer | None]
-
-
-def _resolve(waiting: "list[Waiting] | list[Ticket[None]]", error: StoreUnavailable | None) -> None:
-    """Resolve tickets, with an error if there is one."""
-    for ticket in waiting:
-        if ticket.done():
-            continue  # its caller stopped waiting
-
-        if error is None:
-            ticket.set_result(None)
-        else:
-            ticket.set_exception(error)
+            resolve_tickets(waiting, None)

@@ -155,9 +155,9 @@ class RocksUnits(UnitWrites):
         bound = keys.instant(now_ms + 1)
         for priority in queue.priorities():
             while len(taken) < limit and (candidates := queue.pop_due(priority, limit - len(taken), bound)):
-                places = keys.parse_places(candidates)
-                entries = self._cache.load(queue, [id for _, id in places])
-                for key, (visible_at, _), entry in zip(candidates, places, entries, strict=True):
+                positions = keys.parse_places(candidates)
+                entries = self._cache.load(queue, [id for _, id in positions])
+                for key, (visible_at, _), entry in zip(candidates, positions, entries, strict=True):
                     if entry is None or not queue.is_listed(entry, priority, visible_at):
                         queue.delete_stale_visible(priority, key)
                     elif len(taken) >= limit:
@@ -229,10 +229,10 @@ class RocksUnits(UnitWrites):
     ) -> tuple[list[StoredMessage], int | None]:
         found = self._reader.matching(queue, states, which, after, limit, self.now_ms)
         if self._other is not None:
-            for place, entry in enumerate(found):
+            for index, entry in enumerate(found):
                 pieces = entry.envelope.pieces
                 if pieces is not None and pieces.place not in self._copied:
-                    return found[:place], entry.envelope.id - 1
+                    return found[:index], entry.envelope.id - 1
         return found, found[-1].envelope.id if len(found) == limit else None
 
     async def next_at(self, queue: QueueState) -> int | None:

@@ -22,8 +22,7 @@ from holdfast.stores.rocks.payloads.pieces import in_pieces
 from holdfast.stores.rocks.payloads.staging import RocksStaging
 from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
 from holdfast.stores.rocks.queues.ledgers import LedgerKeys
-from holdfast.stores.rocks.queues.message_cache import MessageCache
-from holdfast.stores.rocks.queues.message_reads import MessageReads
+from holdfast.stores.rocks.queues.messages import MessageCache, MessageReads
 from holdfast.stores.rocks.queues.plain_messages import choose_form
 from holdfast.stores.rocks.queues.publisher import Publisher
 from holdfast.stores.rocks.queues.queue_state import QueueState

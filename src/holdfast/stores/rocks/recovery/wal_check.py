@@ -206,8 +206,8 @@ def _find_extent(file: BinaryIO, base: int, raw: bytes, start: int, offset: int,
         records = list_records(earlier, 0, find_chain_end(earlier, 0, BLOCK))
         if not records or records[-1][2] not in (FIRST, MIDDLE):
             return BatchExtent.MALFORMED
-        place, after, type = records[-1]
-        data = earlier[place + HEADER_SIZE : after] + data
+        start_of_last, after, type = records[-1]
+        data = earlier[start_of_last + HEADER_SIZE : after] + data
     return find_extent(data)
 
 
@@ -219,14 +219,14 @@ def _holds_later_batch(raw: bytes, start: int, offset: int, stop: int) -> bool:
     if not any(raw[offset:stop]):
         return False
     expected = _next_sequence(raw, start, offset)
-    for place in range(offset + 1, stop - HEADER_SIZE - HEAD.size + 1):
-        length, type = LENGTH_AND_TYPE.unpack_from(raw, place + 4)
-        if type not in (WHOLE, FIRST) or not HEAD.size <= length <= stop - place - HEADER_SIZE:
+    for candidate in range(offset + 1, stop - HEADER_SIZE - HEAD.size + 1):
+        length, type = LENGTH_AND_TYPE.unpack_from(raw, candidate + 4)
+        if type not in (WHOLE, FIRST) or not HEAD.size <= length <= stop - candidate - HEADER_SIZE:
             continue
-        sequence, _ = HEAD.unpack_from(raw, place + HEADER_SIZE)
-        if expected is not None and not expected <= sequence <= expected + place - offset:
+        sequence, _ = HEAD.unpack_from(raw, candidate + HEADER_SIZE)
+        if expected is not None and not expected <= sequence <= expected + candidate - offset:
             continue
-        if has_valid_checksum(raw, place, place + HEADER_SIZE + length):
+        if has_valid_checksum(raw, candidate, candidate + HEADER_SIZE + length):
             return True
     return False
 

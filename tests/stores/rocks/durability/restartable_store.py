@@ -11,7 +11,7 @@ DAY_MS = 86_400_000
 LARGE = (1 << 20) + 300_001
 
 
-class Desk:
+class RestartableStore:
     """One store that a test opens again and again on one clock, after closing it or as a kill leaves it."""
 
     def __init__(self, directory: Path, ends: str) -> None:
@@ -23,6 +23,7 @@ class Desk:
         self.path = directory / "0"
 
     def open(self, **options: Any) -> Holdfast:
+        """Open the store."""
         options.setdefault("settings", {"max_payload": 4 << 20})
         hf = open_store(self.path, self.clock, **options)
         self._opened.append(hf)
@@ -43,5 +44,6 @@ class Desk:
         return self.open(**options)
 
     def end(self) -> None:
+        """Close everything that is open."""
         for hf in self._opened:
             hf.close()
