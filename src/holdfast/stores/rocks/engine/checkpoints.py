@@ -1,4 +1,4 @@
-"""Checkpoints in the background: they write changes that only the log and memory have to RocksDB.
+"""Checkpoints in the background: they write to RocksDB the changes that only the log and memory have.
 
     freeze   the changes so far are set aside; new ones go into a new layer above them
     sync     the log is on disk up to there, so RocksDB never has data that the log may lose

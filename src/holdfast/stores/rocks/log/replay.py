@@ -145,7 +145,6 @@ class Replay:
         header = find_next_frame(raw, offset, generation)
         return header if header is not None and header.number <= self._covered.number + 1 else None
 
-    # --- Where it stops ----------------------------------------------------------------------------------------
     # --- The end of the log ------------------------------------------------------------------------------------
 
     def _check_end(self, raw: bytes, generation: int, offset: int, later: list[int]) -> None:

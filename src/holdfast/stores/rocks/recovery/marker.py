@@ -90,8 +90,8 @@ class Marker(NamedTuple):
 
     @property
     def is_of_this_boot(self) -> bool:
-        """Return whether the store was surely opened since the last boot. If the system does not say, a power cut is
-        possible."""
+        """Return whether the store is known to have been opened since the last boot. If the system does not say, a
+        power cut is possible."""
         return self.boot is not None and self.boot == read_boot_id()
 
 
