@@ -91,14 +91,14 @@ def beside_the_sketch() -> Iterator[Figure]:
 def lone_caller_on_a_loop(rounds: int = 5, lifecycles: int = 500) -> Figure:
     """Lifecycles of one caller on a loop with fsync: its syncs on the loop itself, and handed to another thread."""
     figures: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-    may_sync_here = Engine._may_sync_here
+    may_sync_on_loop = Engine._may_sync_on_loop
     try:
         for _ in range(rounds):
             for is_on_loop in (True, False):
-                setattr(Engine, "_may_sync_here", may_sync_here if is_on_loop else lambda engine: False)  # noqa: B010
+                setattr(Engine, "_may_sync_on_loop", may_sync_on_loop if is_on_loop else lambda engine: False)  # noqa: B010
                 figures[is_on_loop].append(asyncio.run(_lifecycles_on_a_loop(lifecycles)))
     finally:
-        setattr(Engine, "_may_sync_here", may_sync_here)  # noqa: B010
+        setattr(Engine, "_may_sync_on_loop", may_sync_on_loop)  # noqa: B010
     here, there = (
         (statistics.median(rate for rate, _ in each), statistics.median(cpu for _, cpu in each))
         for each in (figures[True], figures[False])

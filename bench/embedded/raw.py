@@ -40,7 +40,7 @@ def _keys_of(number: Any, key: Any, value: Any) -> Iterator[Change]:
     if number < plain_messages.ADDED:
         yield number, key, value
         return
-    for family, names, values in plain_messages.changes_of(number, key, value):
+    for family, names, values in plain_messages.decode_part(number, key, value):
         for at, name in enumerate(names):
             yield family, name, values[at] if isinstance(values, list) else values
 

@@ -132,15 +132,15 @@ class FakeLibrary:
 @pytest.fixture
 def no_proc(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(marker, "_BOOT_ID", Path("/nowhere/boot_id"))
-    marker.boot_id.cache_clear()
+    marker.read_boot_id.cache_clear()
     yield
-    marker.boot_id.cache_clear()
+    marker.read_boot_id.cache_clear()
 
 
 @pytest.mark.usefixtures("no_proc")
 def test_the_boot_is_known_by_the_systems_value_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeLibrary(b"8D2C1F5A-0000"))
-    assert marker.boot_id() == "8D2C1F5A-0000"
+    assert marker.read_boot_id() == "8D2C1F5A-0000"
 
 
 @pytest.mark.usefixtures("no_proc")
@@ -150,7 +150,7 @@ def test_a_store_opens_where_nothing_tells_the_boot(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(ctypes, "CDLL", lambda name: library)
-        assert marker.boot_id() is None
+        assert marker.read_boot_id() is None
     for number in range(3):
         with holdfast.open(str(tmp_path / "store")) as hf:
             hf.queue("mail").enqueue(b"x")

@@ -9,7 +9,7 @@ import random
 from enum import Enum, auto
 from pathlib import Path
 
-from holdfast.stores.rocks.recovery.marker import MARKER, boot_id
+from holdfast.stores.rocks.recovery.marker import MARKER, read_boot_id
 from tests.machinery.disk.trace import Change, Node, Trace
 
 _SECTOR = 512
@@ -152,7 +152,7 @@ class Image:
 
 def _in_another_boot(name: str, content: bytes) -> bytes:
     """The machine was started anew: the store's marker names the boot of before."""
-    known = boot_id()
+    known = read_boot_id()
     return content if name != MARKER or known is None else content.replace(known.encode(), b"the boot before")
 
 

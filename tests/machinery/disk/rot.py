@@ -22,10 +22,10 @@ import msgspec
 
 from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks.log.frames import FrameHeader, LogPartKind, header_at
+from holdfast.stores.rocks.log.frames import FrameHeader, LogPartKind, read_header
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
-from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path
-from holdfast.stores.rocks.recovery.marker import MARKER, boot_id
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_OFFSET, list_segments, segment_path
+from holdfast.stores.rocks.recovery.marker import MARKER, read_boot_id
 from holdfast.testing.children import in_child
 from holdfast.testing.clock import ManualClock
 from tests.machinery.disk.aftermath import Aftermath
@@ -155,7 +155,7 @@ def _damages(path: Path, store: str) -> list[Damage]:
         found += [
             Damage(store, how, last.file, at, power_cut=power_cut)
             for how in ("cut", "tear")
-            for at in range(last.header.at, last.header.end)
+            for at in range(last.header.offset, last.header.end)
             for power_cut in (False, True)
         ]
         found += [
@@ -169,11 +169,11 @@ def _damages(path: Path, store: str) -> list[Damage]:
 def _places(segment: Path, step: int) -> Iterable[int]:
     """Return the bytes of a segment to flip."""
     raw, generation = segment.read_bytes(), int(segment.stem)
-    end = max((header.end for header in _headers(raw, generation)), default=FIRST_FRAME_AT) + _NEAR
+    end = max((header.end for header in _headers(raw, generation)), default=FIRST_FRAME_OFFSET) + _NEAR
     return [
         *range(0, _NEAR, step),
-        *range(_NEAR, FIRST_FRAME_AT, _ZEROS_STEP),
-        *range(FIRST_FRAME_AT, min(end, len(raw)), step),
+        *range(_NEAR, FIRST_FRAME_OFFSET, _ZEROS_STEP),
+        *range(FIRST_FRAME_OFFSET, min(end, len(raw)), step),
         *range(end, len(raw), _ZEROS_STEP),
     ]
 
@@ -194,8 +194,8 @@ def _frames(store: Path, log: Path) -> list[_Frame]:
 
 def _headers(raw: bytes, generation: int) -> list[FrameHeader]:
     found: list[FrameHeader] = []
-    at = FIRST_FRAME_AT
-    while (header := header_at(raw, at, generation)) is not None:
+    at = FIRST_FRAME_OFFSET
+    while (header := read_header(raw, at, generation)) is not None:
         found.append(header)
         at = header.end
     return found
@@ -230,7 +230,7 @@ def damage(place: str, damage: tuple[str, str, str, int, int, bool]) -> Aftermat
 def _carry_out(store: Path, damage: Damage) -> None:
     if damage.power_cut:
         for marker in store.rglob(MARKER):
-            marker.write_bytes(marker.read_bytes().replace((boot_id() or "-").encode(), b"the boot before"))
+            marker.write_bytes(marker.read_bytes().replace((read_boot_id() or "-").encode(), b"the boot before"))
     file = store / damage.file
     match damage.how:
         case "flip":
@@ -306,7 +306,7 @@ def _has_last_commit(store: str, undamaged: Path, log: Path) -> bool:
 def _spares_last_body(damage: Damage, undamaged: Path) -> bool:
     """Return whether a cut segment still has all of its last frame but for the footer, which is then not needed."""
     header = _frames(undamaged, undamaged / Path(damage.file).parent)[-1].header
-    body_end = header.body_at + header.body_size
+    body_end = header.body_offset + header.body_size
     if damage.how == "cut":
         return damage.at >= body_end
     return not any((undamaged / damage.file).read_bytes()[damage.at : body_end])

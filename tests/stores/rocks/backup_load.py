@@ -1,4 +1,4 @@
-"""A program that fills and empties a store until it is killed, and says what was answered: one id a line."""
+"""A program that fills and empties a store until it is killed, and prints the id of every acknowledged message."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Ways to damage the files of a store, and to read what is left of it."""
+"""Ways to damage the files of a store, and to read the messages that remain."""
 
 import os
 import struct
@@ -15,7 +15,7 @@ def payload(number: int) -> bytes:
 
 
 def read_all(store: Path) -> list[bytes]:
-    """Every payload, by each way of reading; and the journal."""
+    """Return every payload, by each way of reading; and the journal."""
     with open_store(store) as hf:
         queue = hf.queue("mail")
         assert queue.stats().ready == len(queue.list(limit=1_000))
@@ -40,7 +40,7 @@ def log_of(store: Path) -> Path:
 
 
 def records_of(log: Path) -> list[tuple[int, int]]:
-    """Start and length of each record: checksum 4 | length 2 | type 1 | data, none across a block of 32 KiB."""
+    """Return start and length of each record: checksum 4 | length 2 | type 1 | data, none across a block of 32 KiB."""
     raw, at, found = log.read_bytes(), 0, []
     while at + 7 <= len(raw):
         if (left := BLOCK - at % BLOCK) < 7:

@@ -14,11 +14,11 @@ from typing import Any
 from rocksdict import Rdict, WriteBatch
 
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine.layers import InLog, Layer
-from holdfast.stores.rocks.log.frames import LogPartKind, body_of, header_at
+from holdfast.stores.rocks.engine.layers import Layer, LogLocation
+from holdfast.stores.rocks.log.frames import LogPartKind, read_body, read_header
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
-from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path
-from holdfast.stores.rocks.recovery.marker import MARKER, boot_id
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_OFFSET, list_segments, segment_path
+from holdfast.stores.rocks.recovery.marker import MARKER, read_boot_id
 from holdfast.stores.rocks.recovery.opening import open_rocksdb
 from holdfast.stores.rocks.recovery.wal_batch import SYNCED, SYNCED_KEY
 from tests.crash.rocks import copy_store, open_store
@@ -80,24 +80,24 @@ def _frames_of(store: Path) -> Iterator[tuple[int, int, Layer]]:
     """Yield the number of each frame that has changes, the number that it says was synced, and the changes."""
     directory = store / LOG
     for generation in list_segments(directory):
-        raw, at = segment_path(directory, generation).read_bytes(), FIRST_FRAME_AT
-        while (header := header_at(raw, at, generation)) is not None:
-            body = body_of(raw, header)
+        raw, at = segment_path(directory, generation).read_bytes(), FIRST_FRAME_OFFSET
+        while (header := read_header(raw, at, generation)) is not None:
+            body = read_body(raw, header)
             assert body is not None
             if header.kind == LogPartKind.CHANGES:
                 changes = Layer()
-                changes.replay(body, generation, header.body_at)
+                changes.replay(body, generation, header.body_offset)
                 _read_large_values(changes, raw)
                 yield header.number, header.synced, changes
             at = header.end
 
 
 def _read_large_values(changes: Layer, segment: bytes) -> None:
-    """Put large values into the changes of a frame, which have only their places in the segment."""
+    """Put the large values into the changes of a frame, which have only their locations in the segment."""
     for family in changes.families:
-        for key, value in family.over.items():
-            if isinstance(value, InLog):
-                family.over[key] = segment[value.at : value.at + value.size]
+        for key, value in family.overrides.items():
+            if isinstance(value, LogLocation):
+                family.overrides[key] = segment[value.offset : value.offset + value.size]
 
 
 def _write(database: Rdict, handles: list[Any], commits: list[tuple[int, int, Layer]]) -> None:
@@ -109,7 +109,7 @@ def _write(database: Rdict, handles: list[Any], commits: list[tuple[int, int, La
         for handle, family in zip(handles, changes.families, strict=True):
             for lower, upper in family.ranges:
                 batch.delete_range(lower, upper, handle)
-            for key, value in (*family.fresh.items(), *family.over.items()):
+            for key, value in (*family.fresh.items(), *family.overrides.items()):
                 if value is None:
                     batch.delete(key, handle)
                 else:
@@ -124,4 +124,4 @@ def _write(database: Rdict, handles: list[Any], commits: list[tuple[int, int, La
 
 
 def _write_marker(store: Path, pid: int | None) -> None:
-    (store / MARKER).write_text(json.dumps({"format": 1, "pid": pid, "boot": boot_id()}))
+    (store / MARKER).write_text(json.dumps({"format": 1, "pid": pid, "boot": read_boot_id()}))

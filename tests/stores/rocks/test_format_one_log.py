@@ -16,7 +16,7 @@ import pytest
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks.log import commit_log
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
-from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_OFFSET, list_segments
 from holdfast.stores.rocks.recovery.marker import WHOLE_STORE, read_marker
 from holdfast.stores.rocks.recovery.wal_check import Damage, find_damage
 from tests.crash.rocks import contents, copy_store, open_store
@@ -36,13 +36,13 @@ def killed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its log is so short that every bit of it can be tried."""
+    """A killed store whose log is short enough to try every bit of it."""
     return kill_format_one(tmp_path_factory.mktemp("small"), [b"%04d" % number for number in range(SMALL)])
 
 
 @pytest.fixture(scope="module")
 def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its log has several blocks; some batches lie in two of them, one in three."""
+    """A killed store whose log has several blocks; some batches are in two of them, and one is in three."""
     sizes = [300, 20_000, 300, 300, 15_000, 40_000, 300, 300, 9_000, 300]
     return kill_format_one(tmp_path_factory.mktemp("long"), [b"%04d" % n * (size // 4) for n, size in enumerate(sizes)])
 
@@ -56,7 +56,7 @@ def take_all_frames(store: Path) -> None:
     """Take all frames out of the only segment of the commit log."""
     [segment] = (store / LOG).iterdir()
     raw = segment.read_bytes()
-    segment.write_bytes(raw[:FIRST_FRAME_AT].ljust(len(raw), b"\0"))
+    segment.write_bytes(raw[:FIRST_FRAME_OFFSET].ljust(len(raw), b"\0"))
 
 
 def check_refused(store: Path, *, says: str = "restore a backup") -> StoreUnavailable:
@@ -71,7 +71,7 @@ def check_refused(store: Path, *, says: str = "restore a backup") -> StoreUnavai
 
 
 class Flipper:
-    """Flips bits of a store's log one at a time, and opens it each time, in another process."""
+    """Another process that flips bits of a store's log one at a time, and opens the store each time."""
 
     def __init__(self, store: Path, place: Path) -> None:
         place.mkdir()
@@ -105,13 +105,13 @@ def flippers(tmp_path: Path) -> Iterator[list[Flipper]]:
 
 
 def padding_of(log: Path) -> set[int]:
-    """What is left at the end of a block when no header fits in."""
+    """Return the padding at the end of each block, where no header fits."""
     covered = {at for start, length in records_of(log) for at in range(start, start + length)}
     return set(range(log.stat().st_size)) - covered
 
 
 def check_flips(flipper: Flipper, store: Path, messages: int, flips: Iterable[tuple[int, int]]) -> None:
-    """One flipped bit of a record always stops the opening, by an error that is named and with nothing changed."""
+    """One flipped bit of a record always stops the opening, with a named error and without any change."""
     padding = padding_of(log_of(store))
     for at, bit in flips:
         came_of_it = flipper.open_with(at, bit)
@@ -127,7 +127,7 @@ def test_one_flipped_bit_in_each_byte_of_a_log_is_seen_before_it_is_replayed(sma
         damage = damage_of(flipped, tmp_path)
         assert damage is not None, f"byte {at}"
         start = max(start for start, _ in records_of(log_of(small_store)) if start <= at)
-        assert damage.at == start, f"byte {at}: the record begins at {start}, said was {damage}"
+        assert damage.offset == start, f"byte {at}: the record begins at {start}, said was {damage}"
 
 
 def test_a_flipped_bit_in_any_header_of_a_log_stops_the_opening(
@@ -194,7 +194,7 @@ def test_bytes_missing_from_the_middle_of_the_log_stop_the_opening(tmp_path: Pat
 
 
 def test_records_overwritten_by_zeros_stop_the_opening(tmp_path: Path, killed_store: Path, long_store: Path) -> None:
-    """RocksDB itself goes on with the next block behind zeros."""
+    """RocksDB itself continues with the next block after zeros."""
     for number, (store, first, last) in enumerate([(killed_store, 3, 3), (killed_store, 9, 30), (long_store, 4, 5)]):
         copy = copy_store(store, tmp_path / str(number))
         log, records = log_of(copy), records_of(log_of(copy))
@@ -241,7 +241,7 @@ def test_a_store_whose_log_was_cut_anywhere_in_its_last_record_opens_with_the_ot
 
 
 def test_a_torn_tail_of_the_log_costs_the_last_record_alone(tmp_path: Path, killed_store: Path) -> None:
-    """Cut anywhere within it: the write that was under way when the power went."""
+    """Cut anywhere within the write that was in progress when the power failed."""
     start, length = records_of(log_of(killed_store))[-1]
     for size in (1, 6, 7, 8, length // 2, length - 1, length):
         store = copy_store(killed_store, tmp_path / str(size))
@@ -281,7 +281,7 @@ def test_what_is_enqueued_after_a_torn_tail_is_there_after_the_next_opening(tmp_
 
 
 def test_a_payload_that_holds_a_log_is_not_taken_for_records(tmp_path: Path, killed_store: Path) -> None:
-    """Torn within such a payload, whole records with right checksums stand behind the tear; they are not ours."""
+    """Behind a tear within such a payload there are whole records with correct checksums, which are not the store's."""
     foreign = log_of(killed_store).read_bytes()
     store = kill_format_one(tmp_path, [b"a", b"b", b"c", foreign])
     raw = log_of(store).read_bytes()
@@ -295,7 +295,7 @@ def test_a_payload_that_holds_a_log_is_not_taken_for_records(tmp_path: Path, kil
 
 
 def split(store: Path, at: int, missing: int = 0) -> Path:
-    """As if another log had been begun there. The first loses its last bytes."""
+    """Begin another log there. The first one loses its last bytes."""
     log = log_of(store)
     raw = log.read_bytes()
     log.write_bytes(raw[: at - missing])
@@ -312,11 +312,11 @@ def test_logs_are_one_after_the_other(tmp_path: Path, killed_store: Path) -> Non
 def test_an_incomplete_record_at_the_end_of_any_log_but_the_last_stops_the_opening(
     tmp_path: Path, killed_store: Path
 ) -> None:
-    """RocksDB itself cuts it, and goes on with the next log."""
+    """RocksDB itself cuts it, and continues with the next log."""
     at, length = records_of(log_of(killed_store))[-10]
     for missing in (1, 5, length - 3):
         store = split(copy_store(killed_store, tmp_path / str(missing)), at, missing)
-        assert "later log goes on" in check_refused(store).message
+        assert "later log exists" in check_refused(store).message
 
 
 def test_to_cut_a_log_and_move_the_later_ones_away_opens_what_stands_before(tmp_path: Path, killed_store: Path) -> None:
@@ -343,7 +343,7 @@ def test_an_empty_log_behind_a_torn_one_is_what_a_kill_while_opening_leaves(tmp_
 
 
 def test_of_a_long_log_the_headers_are_read_and_the_checksums_of_its_last_block_alone(tmp_path: Path) -> None:
-    """RocksDB compares the others when it replays them. Here none is right."""
+    """RocksDB compares the others when it replays them. Here all of them are wrong."""
     raw = bytearray()
     while len(raw) < (9 << 20) + 5_000:
         left = BLOCK - len(raw) % BLOCK
@@ -351,10 +351,10 @@ def test_of_a_long_log_the_headers_are_read_and_the_checksums_of_its_last_block_
         raw += struct.pack("<IHB", 0, length, 1) + bytes(length) if left >= 7 else bytes(left)
     damage = damage_of(raw, tmp_path)
     assert damage is not None
-    assert damage.at == len(raw) // BLOCK * BLOCK
+    assert damage.offset == len(raw) // BLOCK * BLOCK
     every = find_damage(tmp_path, verifies_all=True)
     assert every is not None
-    assert every.at == 0
+    assert every.offset == 0
 
 
 # --- After the upgrade -----------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Opening a directory: each way in which it can be wrong is a named error that says what to do, and changes nothing."""
+"""Opening a directory: everything that can be wrong with it gives a named error that says what to do, and changes
+nothing."""
 
 import json
 import os
@@ -46,7 +47,7 @@ def fill(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Closed in order, its messages in sorted files."""
+    """A store that was closed properly, with its messages in sorted files."""
     path = tmp_path_factory.mktemp("closed") / "store"
     fill(path)
     return path
@@ -159,7 +160,7 @@ def test_a_store_in_use_by_this_process_is_refused_too(tmp_path: Path) -> None:
 
 
 def test_closing_lets_the_same_process_open_again_at_once(tmp_path: Path) -> None:
-    """Whatever the program still holds: the closed queue, messages, errors."""
+    """The program still holds the closed queue, messages and errors."""
     held: list[object] = []
     for number in range(3):
         hf = open_store(tmp_path / "store")
@@ -233,7 +234,7 @@ def test_a_store_whose_first_opening_was_killed_opens(tmp_path: Path, script: st
 
 
 def check_damage_is_named(store: Path) -> None:
-    """At the opening or at a read; if neither notices, nothing is missing and nothing is wrong."""
+    """The opening or a read reports the damage. If neither does, no data is missing or wrong."""
     said = "nothing: restore"
     try:
         assert read_all(store) == [payload(number) for number in range(MESSAGES)]
@@ -366,7 +367,7 @@ def test_a_full_disk_stops_the_store_and_nothing_that_was_answered_is_lost(small
 def test_a_store_that_a_full_disk_stopped_reopens_by_itself_once_there_is_room(
     small_disk: Path, durability: str, checkpoint_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With small checkpoints the disk may run full in a flush, from which RocksDB tries to recover by itself."""
+    """With small checkpoints the disk may fill up during a flush, from which RocksDB tries to recover by itself."""
     if checkpoint_bytes < CHECKPOINT_BYTES:
         monkeypatch.setattr(opening, "_WRITE_BUFFER", 64 << 10)
         monkeypatch.setattr(opening, "_WRITE_BUFFERS", 40)

@@ -1,5 +1,4 @@
-"""Payloads that come and go bit by bit: they count for nothing before they are a message's, and nothing is left of
-those that never are."""
+"""Payloads in pieces: they count only once a message has them, and pieces without a message are deleted."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -39,7 +38,7 @@ PART = 100_000
 
 
 class Store:
-    """A store in the test's hands, down to its keys."""
+    """A store whose keys the test can inspect."""
 
     def __init__(self, path: Path, durability: str, **options: Any) -> None:
         self.path = path
@@ -100,7 +99,7 @@ class Store:
         return part
 
     def read(self, reader: PayloadReader, parts: list[bytes] | None = None) -> bytes:
-        """`parts` are what came of it, should it fail."""
+        """Read a payload to its end. If that fails, `parts` has the parts read before."""
         parts = [] if parts is None else parts
         while True:
             try:
@@ -117,7 +116,7 @@ class Store:
         return store
 
     def kept(self) -> list[bytes]:
-        """Keys of pieces and of stages."""
+        """Return the keys of pieces and of stages."""
         engine = self.rocks._engine
         engine.write()
         spaces = (keys.PIECES, keys.STAGES)
@@ -281,7 +280,7 @@ def test_a_duplicate_is_answered_with_the_first_and_its_payload_dropped(store: S
 
 
 def test_an_upload_that_is_closed_after_its_enqueue_keeps_its_payload(store: Store) -> None:
-    """However the caller's wait for the answer ended: the message is there, or it is not."""
+    """However the caller's wait ends, the message either exists or does not."""
     upload = store.write(store.upload())
     draft = store.run(upload.finish())
     enqueueing = core_of(store.hf).messages.enqueue(MAIL, [draft]).__await__()
@@ -302,7 +301,7 @@ def test_an_upload_that_is_closed_after_its_enqueue_keeps_its_payload(store: Sto
 
 
 def refused(store: Store, error: type[Exception], payload: bytes, **options: Any) -> int:
-    """How much had been written when it was refused; nothing of it is left."""
+    """Return how many bytes had been written when it was refused. Nothing of it remains."""
     before = store.kept()
     upload = store.upload(**options)
     written: list[int] = []
@@ -457,14 +456,14 @@ def _put(store: Store, key: bytes, value: bytes) -> None:
 
 
 def test_a_message_that_is_settled_is_not_read_for_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor one that expires, is moved or removed: only who wants the payload pays for it."""
+    """Nor does a message that expires, is moved or removed: only a reader of the payload pays for it."""
     store.enqueue()
     store.reopen(is_killed=False)
     delivery = store.claim()
     read: list[bytes] = []
     database = store.rocks._engine.database
-    get_passing = database.get_passing
-    monkeypatch.setattr(database, "get_passing", lambda family, key: read.append(key) or get_passing(family, key))
+    get_uncached = database.get_uncached
+    monkeypatch.setattr(database, "get_uncached", lambda family, key: read.append(key) or get_uncached(family, key))
     store.clock.advance(3_600_000)
     sweep(store.hf)
     assert not read

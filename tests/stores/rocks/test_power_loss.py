@@ -23,17 +23,17 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import database
 from holdfast.stores.rocks.engine.database import Database
-from holdfast.stores.rocks.engine.reopening import open_settled
+from holdfast.stores.rocks.engine.reopening import open_after_failure
 from holdfast.stores.rocks.log import commit_log
 from holdfast.stores.rocks.log.commit_log import LogPosition
-from holdfast.stores.rocks.log.frames import header_at
+from holdfast.stores.rocks.log.frames import read_header
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
-from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_OFFSET, list_segments
 from holdfast.stores.rocks.offline.backup import backup
 from holdfast.stores.rocks.recovery.layout import read_layout
 from holdfast.stores.rocks.recovery.marker import MARKER, write_marker
-from holdfast.stores.rocks.recovery.opening import covered_position, open_rocksdb
-from holdfast.stores.rocks.recovery.wal_check import logs_of
+from holdfast.stores.rocks.recovery.opening import open_rocksdb, read_covered_position
+from holdfast.stores.rocks.recovery.wal_check import list_logs
 from holdfast.stores.rocks.recovery.wal_records import BLOCK
 from tests.crash.rocks import contents, copy_store, core_of, open_store
 from tests.stores.rocks.damage import cut, flip, log_of, payload, read_all, records_of
@@ -72,7 +72,7 @@ def in_another_boot(store: Path) -> Path:
 
 
 def message_record(log: Path, number: int) -> tuple[int, int]:
-    """Counted from the end: the first batches are the store's own."""
+    """Return a record by its number, counted from the end: the first batches are the store's own."""
     return records_of(log)[number - MESSAGES]
 
 
@@ -107,16 +107,16 @@ def test_a_hole_in_what_was_not_synced_is_cut_after_a_power_cut_and_refused_afte
 def test_a_hole_that_a_failed_sync_left_is_cut_when_the_store_is_reopened_in_the_same_boot(
     stores: dict[str, Path], tmp_path: Path
 ) -> None:
-    """The system drops the pages that it could not write."""
+    """The operating system drops the pages that it could not write."""
     store = copy_store(stores["os"], tmp_path / "store")
     zero(log_of(store), *message_record(log_of(store), 5))
-    [database] = open_settled(read_layout(store)).databases
+    [database] = open_after_failure(read_layout(store)).databases
     database.close()
     assert read_all(store) == first(5)
 
 
 def test_a_hole_in_what_was_synced_is_refused_after_a_power_cut_too(stores: dict[str, Path], tmp_path: Path) -> None:
-    """A later batch still says that it had been on disk."""
+    """A later batch still records that the lost data had been synced."""
     for number in (0, 5, MESSAGES - 2):
         store = copy_store(stores["fsync"], tmp_path / str(number))
         zero(log_of(store), *message_record(log_of(store), number))
@@ -137,7 +137,7 @@ def test_the_last_record_destroyed_is_cut_after_a_power_cut_for_nothing_says_tha
 def test_a_log_whose_first_record_is_gone_is_cut_to_nothing_or_refused_as_it_was_synced(
     stores: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Of the batch that opens a session it is known that it was synced, even with durability `os`."""
+    """The first batch of a session is known to have been synced, even with durability `os`."""
     for durability, store in stores.items():
         copy = copy_store(store, tmp_path / durability)
         zero(log_of(copy), *records_of(log_of(copy))[0])
@@ -145,7 +145,7 @@ def test_a_log_whose_first_record_is_gone_is_cut_to_nothing_or_refused_as_it_was
 
 
 def split(store: Path, at: int, missing: int = 0) -> Path:
-    """As if another log had been begun there. The first loses its last bytes."""
+    """Begin another log there. The first one loses its last bytes."""
     log = log_of(store)
     raw = log.read_bytes()
     log.write_bytes(raw[: at - missing])
@@ -156,19 +156,19 @@ def split(store: Path, at: int, missing: int = 0) -> Path:
 def test_records_missing_at_the_end_of_a_log_that_another_goes_on_from_are_seen(
     stores: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Whole ones, so that nothing is torn. To go on with the next log would lose them in silence."""
+    """Whole records are missing, so nothing is torn. Continuing with the next log would lose them silently."""
     at, _ = message_record(log_of(stores["os"]), 7)
     missing = at - message_record(log_of(stores["os"]), 5)[0]
     store = split(copy_store(stores["os"], tmp_path / "store"), at, missing)
-    check_refused(store, "whole records are missing there")
+    check_refused(store, "records are missing between")
     assert read_all(in_another_boot(store)) == first(5)
 
 
 def test_an_empty_log_before_one_that_goes_on_is_seen(stores: dict[str, Path], tmp_path: Path) -> None:
     at, _ = message_record(log_of(stores["os"]), 7)
     store = split(copy_store(stores["os"], tmp_path / "store"), at)
-    cut(logs_of(store / "db")[0], 0)
-    check_refused(store, "it is empty, but a later log goes on")
+    cut(list_logs(store / "db")[0], 0)
+    check_refused(store, "it is empty, but a later log exists")
 
 
 @pytest.mark.parametrize("has_power_failed", [False, True])
@@ -176,7 +176,7 @@ def test_an_empty_log_before_one_that_goes_on_is_seen(stores: dict[str, Path], t
 def test_what_is_left_of_a_log_that_is_done_with_does_not_matter(
     stores: dict[str, Path], tmp_path: Path, durability: str, has_power_failed: bool
 ) -> None:
-    """Logs are deleted in any order, and the end of one that was flushed is never synced."""
+    """Logs are deleted in any order, and the end of a flushed log is never synced."""
     store = copy_store(stores[durability], tmp_path / "store")
     log = log_of(store)
     older = log.with_name(f"{int(log.stem) - 1:06}.log")
@@ -195,7 +195,7 @@ def test_bytes_behind_zeros_are_no_end_that_a_kill_leaves(stores: dict[str, Path
 def test_a_batch_whose_later_blocks_are_zeros_is_cut_after_a_power_cut_and_refused_by_place_after_a_kill(
     tmp_path: Path,
 ) -> None:
-    """The file has grown, and what it grew by was not written: RocksDB refuses all of it."""
+    """The file has grown without the new part being written, and RocksDB refuses the whole log."""
     killed = kill_format_one(tmp_path, [payload(0), b"x" * 3 * BLOCK])
     size, _ = records_of(log_of(killed))[2]  # behind the batch that opens the session, and that of the first message
     for blocks in (1, 2, 3):
@@ -256,8 +256,8 @@ def test_a_segment_is_not_cut_while_another_process_has_the_store_open(tmp_path:
     with kept_open(store, KEEPER) as keeper:
         [segment] = (store / LOG).glob("*.log")
         raw = segment.read_bytes()
-        end = FIRST_FRAME_AT
-        while (header := header_at(raw, end, int(segment.stem))) is not None:
+        end = FIRST_FRAME_OFFSET
+        while (header := read_header(raw, end, int(segment.stem))) is not None:
             end = header.end
         segment.write_bytes(raw[:end] + b"of a write under way".ljust(len(raw) - end, b"\0"))
         in_another_boot(store)
@@ -268,7 +268,7 @@ def test_a_segment_is_not_cut_while_another_process_has_the_store_open(tmp_path:
 
 
 def test_a_store_whose_making_a_power_cut_ended_is_made_again(tmp_path: Path) -> None:
-    """The file that names the first list of files is on disk, and the list is not."""
+    """The file that names the first manifest is on disk, and the manifest is not."""
     Database(tmp_path / "store").close()
     shutil.rmtree(tmp_path / "store" / "db")
     (tmp_path / "store" / "db").mkdir()
@@ -282,8 +282,8 @@ def test_a_store_whose_making_a_power_cut_ended_is_made_again(tmp_path: Path) ->
 
 @pytest.fixture
 def unmade(tmp_path: Path) -> Path:
-    """A store whose making a power cut ended: RocksDB had named its second list, and lost it with the directory that
-    was not synced."""
+    """A store whose creation a power cut ended: RocksDB had named its second manifest, and lost it with the directory
+    that was not synced."""
     store = tmp_path / "unmade"
     store.mkdir()
     write_marker(store, None)
@@ -333,7 +333,7 @@ FORMATS = ["format 1", "current format"]
 def test_a_manifest_whose_name_a_power_cut_took_is_passed_over_for_the_one_before(
     both_formats: dict[str, Path], tmp_path: Path, format: str
 ) -> None:
-    """RocksDB has named it, and had not synced the directory that has both names."""
+    """RocksDB has named it, and had not synced the directory with both names."""
     store = copy_store(both_formats[format], tmp_path / "store")
     (store / "db" / "CURRENT").write_text("MANIFEST-999999\n")
     check_refused(store, "MANIFEST-999999")  # no kill leaves that
@@ -343,7 +343,7 @@ def test_a_manifest_whose_name_a_power_cut_took_is_passed_over_for_the_one_befor
 def test_in_format_1_a_manifest_that_is_gone_is_not_passed_over_for_one_whose_log_was_done_with(
     stores: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Then the one that is gone had been in use, and tells of files that the one before does not."""
+    """The missing manifest had been in use, and listed files that the previous one does not."""
     store = copy_store(stores["fsync"], tmp_path / "store")
     before = manifest_of(store)
     raw = before.read_bytes()
@@ -357,7 +357,7 @@ def test_in_format_1_a_manifest_that_is_gone_is_not_passed_over_for_one_whose_lo
 def test_in_the_current_format_a_manifest_that_is_gone_is_not_passed_over_for_one_whose_segment_was_freed(
     current_store: Path, tmp_path: Path, has_rocksdb_log: bool
 ) -> None:
-    """RocksDB's own log may be there by chance: it is empty, and deleted in no order that a power cut keeps."""
+    """RocksDB's own log may exist by chance: it is empty, and deleted in an order that a power cut may change."""
     store = copy_store(current_store, tmp_path / "store")
     before, rocksdb_log = manifest_of(store), log_of(store)
     raw = before.read_bytes()
@@ -395,8 +395,8 @@ def close_current(place: Path, payloads: list[bytes]) -> Path:
 def test_a_manifest_whose_last_change_was_carried_out_and_is_damaged_is_refused(
     tmp_path: Path, close: Callable[[Path, list[bytes]], Path]
 ) -> None:
-    """RocksDB takes a length that points past the end for an end that was cut short, and would delete the files that
-    the change told of."""
+    """RocksDB takes a length that points past the end for a manifest that was cut short, and would delete the files
+    that the change listed."""
     for number, offset in enumerate((0, 4, 5, 8)):
         store = close(tmp_path / str(number), first(1))
         start, _ = records_of(manifest_of(store))[-1]
@@ -409,7 +409,7 @@ def test_a_manifest_whose_last_change_was_carried_out_and_is_damaged_is_refused(
 def test_a_manifest_cut_in_the_header_of_a_change_that_was_carried_out_is_refused(
     tmp_path: Path, close: Callable[[Path, list[bytes]], Path]
 ) -> None:
-    """Fewer bytes than a header are left of the change, and RocksDB passes over them."""
+    """Fewer bytes than a header remain of the change, and RocksDB ignores them."""
     closed = close(tmp_path / "made", first(1))
     start, _ = records_of(manifest_of(closed))[-2]
     for left in range(1, 7):
@@ -451,7 +451,7 @@ def kill_after_checkpoint(place: Path, messages: int = MESSAGES) -> tuple[Path, 
 
 
 def places_in_changes(manifest: Path, start: int) -> list[int]:
-    """Return places in the middle of each record of a manifest behind a place, and in its header."""
+    """Return offsets after `start`, in the middle of each record of a manifest and in its header."""
     return [place for at, length in records_of(manifest) if at >= start for place in (at + 3, at + length // 2)]
 
 
@@ -474,10 +474,10 @@ def test_a_hole_in_a_manifest_is_cut_after_a_power_cut_while_its_segment_is_ther
 
 
 def position_after_cut(store: Path, place: int, copy: Path) -> LogPosition:
-    """Return RocksDB's position of the log in a copy of a store whose manifest is cut there."""
+    """Return the log position of RocksDB in a copy of a store whose manifest is cut there."""
     cut(manifest_of(copy_store(store, copy)), place)
     database = open_rocksdb(copy, is_read_only=True)
-    position = covered_position(database)
+    position = read_covered_position(database)
     database.close()
     return position
 
@@ -486,7 +486,7 @@ def position_after_cut(store: Path, place: int, copy: Path) -> LogPosition:
 def test_a_shortened_manifest_is_refused_and_nothing_changed_if_its_segment_was_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_power_failed: bool
 ) -> None:
-    monkeypatch.setattr(commit_log, "SEGMENT_BYTES", FIRST_FRAME_AT + (4 << 10))
+    monkeypatch.setattr(commit_log, "SEGMENT_BYTES", FIRST_FRAME_OFFSET + (4 << 10))
     killed, size = kill_after_checkpoint(tmp_path, 3 * MESSAGES)
     outcomes = set()
     for place in places_in_changes(manifest_of(killed), size):
@@ -510,7 +510,7 @@ def test_a_shortened_manifest_is_refused_and_nothing_changed_if_its_segment_was_
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The folders that were synced, as far as Python did it."""
+    """The directories that Python code has synced."""
     found: list[str] = []
     fsync = os.fsync
 
@@ -538,8 +538,8 @@ def test_the_names_of_a_backup_and_of_every_folder_above_it_are_synced(tmp_path:
 
 
 class FailingSync:
-    """A replacement of `os.fsync`: the sync of a folder with this number fails, counted from 1. No other one does
-    anything."""
+    """A replacement of `os.fsync` that does nothing, except that the sync of the directory with this number, counted
+    from 1, fails."""
 
     def __init__(self, number: int | None) -> None:
         self._number = number
@@ -564,7 +564,7 @@ def test_an_opening_or_closing_whose_sync_fails_is_refused_by_name(
     for number in range(1, count.done + 1):
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", FailingSync(number))
-            with pytest.raises(StoreUnavailable, match=r"cannot be opened|not closed in order"):
+            with pytest.raises(StoreUnavailable, match=r"cannot be opened|not closed properly"):
                 open_store(tmp_path / "store").close()
         open_store(tmp_path / "store").close()
 
@@ -585,7 +585,7 @@ def test_a_store_whose_first_or_last_sync_fails_is_refused_by_name(
 
 def test_a_backup_that_breaks_off_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
-        """RocksDB's checkpoint, on a disk for backups that is full."""
+        """A RocksDB checkpoint on a full disk for backups."""
 
         def __init__(self, opened: Any) -> None:
             self._checkpoint = Checkpoint(opened)
@@ -597,6 +597,6 @@ def test_a_backup_that_breaks_off_is_told_by_name(tmp_path: Path, monkeypatch: p
 
     with open_store(tmp_path / "store") as hf:
         monkeypatch.setattr(database, "Checkpoint", Full)
-        with pytest.raises(StoreUnavailable, match="broke off: IO error: No space left on device; remove"):
+        with pytest.raises(StoreUnavailable, match="failed: IO error: No space left on device; remove"):
             hf.backup(str(tmp_path / "copy"))
         assert hf.queue("mail").enqueue(b"the store goes on")

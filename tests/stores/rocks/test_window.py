@@ -1,4 +1,4 @@
-"""The window on an ordered space: whatever is asked of it, it shows what a plain sorted list would."""
+"""The window on an ordered key space shows the same keys as a plain sorted list."""
 
 from bisect import bisect_left
 
@@ -19,13 +19,13 @@ _picks = st.integers(0, 1 << 16)
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So small that a few keys are read in steps, and given back to the disk."""
+    """Make windows so small that a few keys are read in steps and left to the disk again."""
     monkeypatch.setattr(module, "CAPACITY", CAPACITY)
     monkeypatch.setattr(module, "REFILL", REFILL)
 
 
 class Disk:
-    """A sorted list of keys. Those not yet committed are there, and a scan passes over them."""
+    """A sorted list of keys. It includes uncommitted keys, which a scan skips."""
 
     def __init__(self, keys: list[bytes] | None = None) -> None:
         self.keys = sorted(keys or [])

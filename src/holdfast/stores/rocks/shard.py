@@ -31,8 +31,7 @@ from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.journal.journal import RocksJournal
 from holdfast.stores.rocks.payloads.staging import RocksStage, RocksStaging
 from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
-from holdfast.stores.rocks.queues.message_cache import MessageCache
-from holdfast.stores.rocks.queues.message_reads import MessageReads
+from holdfast.stores.rocks.queues.messages import MessageCache, MessageReads
 from holdfast.stores.rocks.queues.publisher import Publisher
 from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
@@ -67,12 +66,12 @@ class Shard:
         self.checkpoints = Checkpoints(engine, runtime, checkpoint_bytes // shards)
         self.board = Publisher(engine, listener)
         self.catalog = QueueCatalog(
-            engine, tenants, self._make_shelf, owns=lambda p: keys.shard_of(p, shards) == engine.lane
+            engine, tenants, self._make_shelf, owns=lambda p: keys.shard_of(p, shards) == engine.shard
         )
         self.catalog.load()
         self.entries = MessageCache(engine, shards)
         self._reader = MessageReads(engine, self.entries)
-        self.journal = RocksJournal(engine, journal_retention_ms, self.catalog.name_of, shard=engine.lane)
+        self.journal = RocksJournal(engine, journal_retention_ms, self.catalog.name_of, shard=engine.shard)
         self._seen = SeenKeys(engine, self.board.scanner(keys.INDEXES, keys.SEEN_ENDS))
         self.staging = RocksStaging(
             *(engine, runtime, self.catalog, self.entries, self._seen, facts, room, listener, uploads)
@@ -91,11 +90,11 @@ class Shard:
             *(self.staging, self._upkeep),
         )
         engine.before_write = self._before_write
-        engine.after_publish = self.board.tell_shown
+        engine.after_publish = self.board.notify_waiters
 
     @property
     def number(self) -> int:
-        return self.engine.lane
+        return self.engine.shard
 
     def start(self, now_ms: int) -> None:
         """Begin to serve: checkpoints, sweeps and schedules follow what the shard has from now on."""
@@ -117,7 +116,7 @@ class Shard:
 
     def _after_write(self) -> None:
         self.journal.note_written()
-        self.checkpoints.look()
+        self.checkpoints.start_due()
 
     # --- Messages ----------------------------------------------------------------------------------------------
     #

@@ -45,13 +45,13 @@ from holdfast.stores.rocks.engine.reopening import (
     REOPEN_AFTER_MS,
     Reopening,
     close_stopped,
-    open_settled,
+    open_after_failure,
     remove_probe,
 )
 from holdfast.stores.rocks.engine.shard_links import ShardLinks
 from holdfast.stores.rocks.journal.journal import ShardPage
 from holdfast.stores.rocks.payloads.staging import RocksStage
-from holdfast.stores.rocks.recovery.layout import Layout, Opened, note_closed, open_databases, settle_layout
+from holdfast.stores.rocks.recovery.layout import Layout, Opened, find_or_make_layout, note_closed, open_databases
 from holdfast.stores.rocks.recovery.marker import write_marker
 from holdfast.stores.rocks.recovery.opening import lock_directory
 from holdfast.stores.rocks.routing import RoutedDirectory, RoutedLedgers, RoutedPayloads, RoutedSchedules, Router
@@ -102,7 +102,7 @@ class RocksStore:
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         self._lock = lock_directory(self._path)
         try:
-            self._layout = settle_layout(self._path, self._wanted_shards)
+            self._layout = find_or_make_layout(self._path, self._wanted_shards)
             opened = open_databases(self._layout, self._lock)
         except BaseException:
             self._lock.release()
@@ -125,7 +125,7 @@ class RocksStore:
         self._runtime = runtime
         databases = opened.databases
         self._engines = [
-            Engine(database, runtime, self._durability, lane=number, is_only=len(databases) == 1)
+            Engine(database, runtime, self._durability, shard=number, is_only=len(databases) == 1)
             for number, database in enumerate(databases)
         ]
         tenants = Tenants(self._engines[0])
@@ -251,7 +251,7 @@ class RocksStore:
             # Calls on a lane run one after the other: the sync or backup under way when the store stopped ends before
             # the parts it belongs to are dropped.
             for engine in self._engines:
-                await self._runtime.offload(lambda: None, lane=engine.lane)
+                await self._runtime.offload(lambda: None, lane=engine.shard)
             for shard in self.shards:
                 await shard.checkpoints.close()
             old, self.databases = self.databases, []
@@ -260,7 +260,7 @@ class RocksStore:
             for database in old:
                 await self._runtime.offload(partial(close_stopped, database))
         # The directory has been locked all the time: no other process could open the store in between.
-        opened = await self._runtime.offload(lambda: open_settled(self._layout, self._lock))
+        opened = await self._runtime.offload(lambda: open_after_failure(self._layout, self._lock))
         try:
             self._open(opened, self._listener, self._runtime)
         except BaseException:
@@ -336,7 +336,7 @@ class RocksStore:
             shard = await self._router.of_new(ref) if auto_create else self._router.of(ref)
             if not shard.checkpoints.is_behind:
                 return await shard.enqueue(ref, drafts, now_ms, auto_create=auto_create)
-            await shard.checkpoints.caught_up()
+            await shard.checkpoints.wait_for_room()
 
     def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Coroutine[Any, Any, Claims]:
         return self._of(ref).claim(ref, asks, now_ms)

@@ -1,29 +1,30 @@
-"""Desks by how their store ends: `desk` in both ways, the others in the one that names them."""
+"""Fixtures of a store that a test ends and opens again. `restartable` ends it in both ways, the others in the one they
+name."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.stores.rocks.durability.desk import Desk
+from tests.stores.rocks.durability.restartable_store import RestartableStore
 
 
 @pytest.fixture(params=["closed", "killed"])
-def desk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
-    desk = Desk(tmp_path, request.param)
-    yield desk
-    desk.end()
+def restartable(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RestartableStore]:
+    restartable = RestartableStore(tmp_path, request.param)
+    yield restartable
+    restartable.end()
 
 
 @pytest.fixture
-def closed(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path, "closed")
-    yield desk
-    desk.end()
+def closed(tmp_path: Path) -> Iterator[RestartableStore]:
+    restartable = RestartableStore(tmp_path, "closed")
+    yield restartable
+    restartable.end()
 
 
 @pytest.fixture
-def killed(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path, "killed")
-    yield desk
-    desk.end()
+def killed(tmp_path: Path) -> Iterator[RestartableStore]:
+    restartable = RestartableStore(tmp_path, "killed")
+    yield restartable
+    restartable.end()

@@ -1,4 +1,4 @@
-"""A disk whose writes and syncs a test counts, holds and fails, and a store on it."""
+"""A disk whose writes and syncs a test counts, holds and fails, and a store on that disk."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ CALLERS = 50
 
 
 class Disk:
-    """Counts the writes and syncs of every store, and holds or fails them when told to."""
+    """A count of the writes and syncs of every store, which a test can also hold or fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.writes = self.syncs = 0
@@ -44,17 +44,17 @@ class Disk:
             self.syncs += 1
             if self._is_holding:
                 self._begun.release()
-                assert self._go_on.acquire(timeout=PATIENCE_S), "a held sync was never let go"
+                assert self._go_on.acquire(timeout=PATIENCE_S), "a held sync was never released"
             self._fail(self.fails_sync)
             sync(database, pending)
 
-        # A sync that is held must not hold the loop that is to let it go.
-        monkeypatch.setattr(Engine, "_may_sync_here", lambda engine: False)
+        # A held sync must not block the loop, which has to release it.
+        monkeypatch.setattr(Engine, "_may_sync_on_loop", lambda engine: False)
         monkeypatch.setattr(Database, "write", watched_write)
         monkeypatch.setattr(Database, "sync", watched_sync)
 
     def _fail(self, error: OSError | None) -> None:
-        """Once: whatever is tried after it would succeed."""
+        """Raise the error, if there is one. Later calls succeed."""
         if error is not None:
             self.fails_write = self.fails_sync = None
             raise error
@@ -94,7 +94,7 @@ async def opened(
 
 
 async def turns() -> None:
-    """Let every task that can go on do so."""
+    """Let every task run until none can continue."""
     for _ in range(20):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Blocking callers sync on their own threads: one leads a commit for all who wait, and another leads the next."""
+"""Blocking callers sync on their own threads: one of them leads a commit for all, and another one leads the next."""
 
 import math
 import threading
@@ -14,7 +14,7 @@ from holdfast import runtime
 from holdfast.client.blocking import Holdfast
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.engine import engine
+from holdfast.stores.rocks.engine import sync_pacing
 from holdfast.stores.rocks.engine.database import Database
 from tests.crash.rocks import core_of, open_store, verify_store
 
@@ -29,7 +29,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 class HeldSyncs:
-    """Holds the first sync after `hold` until it is let go, and notes on which threads syncs run."""
+    """A hold on the first sync after `hold`, and a record of the threads that sync."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.threads: list[str] = []
@@ -50,11 +50,11 @@ class HeldSyncs:
 
         monkeypatch.setattr(Database, "sync", held)
         # However slow the disk of this machine is.
-        monkeypatch.setattr(engine, "_SHORT_SYNC_S", math.inf)
+        monkeypatch.setattr(sync_pacing, "_SHORT_SYNC_S", math.inf)
 
     @contextmanager
     def hold(self) -> Iterator[Callable[[], None]]:
-        """Hold the next sync. Gives a function that returns once it has begun."""
+        """Hold the next sync. Return a function that waits until it has begun."""
         self.threads.clear()
         self._go_on = go_on = threading.Event()
         try:
@@ -106,7 +106,7 @@ def hf(tmp_path: Path, syncs: HeldSyncs) -> Iterator[Holdfast]:
 
 
 def start_waiting(hf: Holdfast, names: list[str]) -> list[Caller]:
-    """Start callers one after the other, each once the one before it waits behind the sync that is held."""
+    """Start callers one after the other. Each starts once the previous one waits behind the held sync."""
     store = core_of(hf).store
     assert isinstance(store, RocksStore)
     callers: list[Caller] = []
@@ -138,7 +138,7 @@ def test_a_lone_caller_whose_syncs_take_long_hands_them_over_and_callers_that_wa
 ) -> None:
     store = core_of(hf).store
     assert isinstance(store, RocksStore)
-    store._engine._here_again_at_s = math.inf
+    store._engine._pacing.paused_until_s = math.inf
     with syncs.hold() as has_begun:
         lone = Caller(hf, "lone")
         has_begun()
@@ -255,7 +255,7 @@ def test_a_failed_sync_of_a_leader_is_told_to_all_who_wait(tmp_path: Path, syncs
 
 
 class SlowToWake:
-    """Keeps one thread from going on after its wait for a ticket, or interrupts its wait, until it is told."""
+    """A gate that stops one thread after its wait for a ticket, or interrupts the wait, until the test opens it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The one writer when the disk says no: it stops, everyone who waits is told, and nothing that was answered is lost."""
+"""The engine after a failed write or sync: it stops, all waiting calls fail, and no acknowledged change is lost."""
 
 import asyncio
 import threading
@@ -117,7 +117,7 @@ def test_a_failed_sync_fails_every_thread_that_waits_for_it(tmp_path: Path, disk
 
 
 async def test_a_claim_that_waits_is_told_when_the_store_stops(tmp_path: Path, disk: Disk) -> None:
-    """It would wait for ever: nothing is enqueued any more."""
+    """Otherwise it would wait forever, because nothing is enqueued any more."""
     with suppress(StoreUnavailable):
         async with opened(tmp_path, disk) as hf:
             queue = hf.queue("mail")

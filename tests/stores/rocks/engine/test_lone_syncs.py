@@ -1,4 +1,5 @@
-"""On a loop, a lone caller's sync runs on the loop itself while syncs are short; a crowd shares one on a thread."""
+"""On a loop, a lone caller's sync runs on the loop itself while syncs are short; several callers share one on a
+thread."""
 
 import asyncio
 import math
@@ -15,7 +16,7 @@ from holdfast.dice import SeededDice
 from holdfast.model.errors import StoreUnavailable
 from holdfast.server.embedded import Embedded, open_on_loop
 from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.engine import engine
+from holdfast.stores.rocks.engine import sync_pacing
 from holdfast.stores.rocks.engine.database import Database
 from holdfast.testing import ManualClock
 from tests.crash.rocks import WEEK_MS, open_store, verify_store
@@ -23,7 +24,7 @@ from tests.stores.rocks.engine.disk import turns
 
 
 class Syncs:
-    """On which threads syncs have run, by name."""
+    """The names of the threads that synced."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.threads: list[str] = []
@@ -39,7 +40,7 @@ class Syncs:
 
         monkeypatch.setattr(Database, "sync", watched)
         # However slow the disk of this machine is.
-        monkeypatch.setattr(engine, "_SHORT_SYNC_S", math.inf)
+        monkeypatch.setattr(sync_pacing, "_SHORT_SYNC_S", math.inf)
 
     @property
     def on_loop(self) -> list[bool]:
@@ -84,12 +85,12 @@ async def test_after_a_sync_on_the_loop_that_took_long_another_thread_syncs_for_
     tmp_path: Path, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1_000.0
-    monkeypatch.setattr(engine, "steady_s", lambda: now_s)
+    monkeypatch.setattr(sync_pacing, "steady_s", lambda: now_s)
     async with opened(tmp_path) as hf:
         queue = hf.queue("mail")
         await queue.enqueue(b"a")
         # However short it is, it counts as long.
-        monkeypatch.setattr(engine, "_SHORT_SYNC_S", -1.0)
+        monkeypatch.setattr(sync_pacing, "_SHORT_SYNC_S", -1.0)
         syncs.threads.clear()
         for pause_s in (0.1, 0.2, 0.4):
             await queue.enqueue(b"on the loop")
@@ -97,7 +98,7 @@ async def test_after_a_sync_on_the_loop_that_took_long_another_thread_syncs_for_
             await queue.enqueue(b"on a thread")
             now_s += 0.2 * pause_s
         assert syncs.on_loop == [True, False] * 3
-        monkeypatch.setattr(engine, "_SHORT_SYNC_S", math.inf)
+        monkeypatch.setattr(sync_pacing, "_SHORT_SYNC_S", math.inf)
         for _ in range(4):
             await queue.enqueue(b"on the loop")
         assert syncs.on_loop[-4:] == [True] * 4

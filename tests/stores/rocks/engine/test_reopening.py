@@ -1,4 +1,4 @@
-"""A stopped store comes back by itself: nothing answered is lost, and nothing in memory outlives the stop."""
+"""A stopped store reopens by itself: no acknowledged change is lost, and nothing in memory survives the stop."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import list_segments
 from holdfast.stores.rocks.recovery.layout import read_layout
-from holdfast.stores.rocks.recovery.opening import covered_position, open_rocksdb
+from holdfast.stores.rocks.recovery.opening import open_rocksdb, read_covered_position
 from holdfast.telemetry.figures import Figures
 from holdfast.testing import ManualClock
 from tests.crash.rocks import copy_store, open_store, verify_store
@@ -117,7 +117,7 @@ def test_everything_that_the_old_log_held_is_flushed_before_the_first_answer_aft
         hf.queue("mail").enqueue([b"%d" % number for number in range(100)])
         killed = copy_store(tmp_path / "store", tmp_path / "killed")
     old_segments = set(list_segments(killed / LOG))
-    [opened] = reopening.open_settled(read_layout(killed)).databases
+    [opened] = reopening.open_after_failure(read_layout(killed)).databases
     # Nothing is left in memory alone, neither in a layer of ours nor in RocksDB, and the old log is gone.
     assert sum(map(len, opened._layers)) == 0
     assert sum(int(each.property_value(_UNFLUSHED) or 0) for each in opened._families) == 0
@@ -126,7 +126,7 @@ def test_everything_that_the_old_log_held_is_flushed_before_the_first_answer_aft
     assert segment not in old_segments
     # RocksDB says so itself, on disk: it needs no frame of the old log.
     on_disk = open_rocksdb(copy_store(killed, tmp_path / "killed again"), is_read_only=True)
-    assert covered_position(on_disk).generation == segment
+    assert read_covered_position(on_disk).generation == segment
     on_disk.close()
     opened.close()
 

@@ -1,4 +1,4 @@
-"""The one writer: what shares a sync, what waits for one, and what does not."""
+"""The calls that share a sync, that wait for one, and that do not wait."""
 
 import asyncio
 import threading
@@ -146,7 +146,7 @@ async def test_every_change_but_claim_and_extend_waits_for_its_sync(tmp_path: Pa
 
 
 async def test_a_duplicate_is_answered_only_once_the_first_is_on_disk(tmp_path: Path, disk: Disk) -> None:
-    """Its answer says that the message is kept: it must not say so before it is true."""
+    """Its response says that the message is kept, which must be true by then."""
     async with opened(tmp_path, disk) as hf:
         queue = hf.queue("mail")
         disk.hold_syncs()
@@ -161,7 +161,7 @@ async def test_a_duplicate_is_answered_only_once_the_first_is_on_disk(tmp_path: 
 
 
 async def test_a_ledgers_claim_is_read_again_only_once_it_is_on_disk(tmp_path: Path, disk: Disk) -> None:
-    """Whoever counts on the number must not be told of one that a power cut takes back."""
+    """A caller must not rely on a number that a power cut can undo."""
     async with opened(tmp_path, disk) as hf:
         queue = hf.queue("mail")
         await queue.enqueue(b"a")
@@ -310,7 +310,7 @@ async def test_the_journal_shows_nothing_before_it_is_on_disk(tmp_path: Path, di
 async def test_a_store_buffered_by_the_system_syncs_nothing_for_a_verb_that_matched_nothing(
     tmp_path: Path, disk: Disk
 ) -> None:
-    """A sync would run on a thread that closing does not wait for, and closing beside it fails."""
+    """Otherwise a sync would run on a thread that closing does not wait for, and closing the store during it fails."""
     async with opened(tmp_path, disk, Durability.OS) as hf:
         queue, before = hf.queue("mail"), disk.syncs
         await queue.redrive()

@@ -1,4 +1,4 @@
-"""Small segments, so that a test fills several; and a disk in the test's hands."""
+"""Small segments, so that a test fills several, and a disk that the test controls."""
 
 from collections.abc import Iterator
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.stores.rocks.log.commit_log import START, CommitLog, LogPosition
-from holdfast.stores.rocks.log.frames import FrameHeader, header_at
+from holdfast.stores.rocks.log.frames import FrameHeader, read_header
 from holdfast.stores.rocks.log.replay import Replay, ReplayResult
-from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, segment_path
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_OFFSET, segment_path
 
 
 def begin(directory: Path, begin: LogPosition = START) -> CommitLog:
@@ -37,9 +37,9 @@ def read(
 
 
 def headers(directory: Path, generation: int = 1) -> list[FrameHeader]:
-    """The frames of a segment, one behind the other."""
-    raw, at, found = segment_path(directory, generation).read_bytes(), FIRST_FRAME_AT, []
-    while (header := header_at(raw, at, generation)) is not None:
+    """Return the frames of a segment in order."""
+    raw, at, found = segment_path(directory, generation).read_bytes(), FIRST_FRAME_OFFSET, []
+    while (header := read_header(raw, at, generation)) is not None:
         found.append(header)
         at = header.end
     return found

@@ -1,4 +1,4 @@
-"""Many plain messages at once, against the same one by one: every key, counter and event is the same."""
+"""Changes of many plain messages at once give the same keys, counters and events as changes one by one."""
 
 import random
 import shutil
@@ -10,23 +10,23 @@ import pytest
 
 from holdfast.client.blocking import BlockingMessage, Holdfast
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import database, layers
+from holdfast.stores.rocks.engine import layers, rocks_writes
 from holdfast.stores.rocks.engine.log_position import POSITION_KEY
 from holdfast.stores.rocks.engine.reads import MergedReads
 from holdfast.stores.rocks.journal.event_blocks import decode_rows
 from holdfast.stores.rocks.offline.read_only import ReadOnlyStore
-from holdfast.stores.rocks.queues import rocks_unit
+from holdfast.stores.rocks.queues import unit_writes
 from holdfast.testing import ManualClock
 from tests.crash.rocks import copy_store, core_of, open_store, sweep, verify_store
-from tests.stores.rocks.log.dying import die
+from tests.stores.rocks.log.database_ends import mark_as_killed
 
 SEEDS = range(12)
 STEPS = 40
 
 
 def items_of(reads: MergedReads) -> dict[str, Any]:
-    """Return every key with its value, but for the position of the log, by family. Of the journal, return the events:
-    its blocks tell many alike events in another way than single ones."""
+    """Return every key with its value by family, except the log position. For the journal, return its events, because a
+    block encodes many similar events differently from single ones."""
     found: dict[str, Any] = {
         name: [(key, value) for key, value in reads.items(number, b"", b"\xff" * 40) if key != POSITION_KEY]
         for number, name in enumerate(keys.FAMILY_NAMES)
@@ -36,23 +36,23 @@ def items_of(reads: MergedReads) -> dict[str, Any]:
 
 
 def state_of(hf: Holdfast) -> dict[str, Any]:
-    """Everything that a store holds, on disk and in memory."""
+    """Return all data of a store, on disk and in memory."""
     store = core_of(hf).store
     store.shards[0].engine.write()  # type: ignore[attr-defined]
     database = store.shards[0].engine.database  # type: ignore[attr-defined]
     found: dict[str, Any] = items_of(database)
-    for shelf in store.shards[0].catalog._shelves.values():  # type: ignore[attr-defined]
-        levels = shelf._in_use()
-        found[f"levels of {shelf.row.ref}"] = {level: set(window._live) for level, window in levels.items() if window}
-        found[f"leases of {shelf.row.ref}"] = set(shelf._leases._live)
-        found[f"counters of {shelf.row.ref}"] = shelf.counters
+    for queue in store.shards[0].catalog._shelves.values():  # type: ignore[attr-defined]
+        levels = queue._make_windows()
+        found[f"levels of {queue.row.ref}"] = {level: set(window._live) for level, window in levels.items() if window}
+        found[f"leases of {queue.row.ref}"] = set(queue._leases._live)
+        found[f"counters of {queue.row.ref}"] = queue.counters
     found["tallies"] = {ref: dict(counts) for ref, counts in store.shards[0].journal.take_tallies().items()}  # type: ignore[attr-defined]
     found["remembered"] = {id: entry.life for id, entry in store.shards[0].entries._cached.items()}  # type: ignore[attr-defined]
     return found
 
 
 class Player:
-    """Plays the same calls on a store, given the same dice."""
+    """A player of the same calls on a store, given the same seed."""
 
     def __init__(self, path: Path, durability: str, seed: int) -> None:
         self.clock = ManualClock()
@@ -85,7 +85,7 @@ class Player:
                 sweep(self.hf)
 
     def options(self) -> dict[str, Any]:
-        """Mostly none: the messages are plain then."""
+        """Return options of an enqueue. They are mostly empty, so that the messages are plain."""
         return self.dice.choice(
             [{}, {}, {}, {}, {"priority": 3}, {"delay": "2s"}, {"ttl": "3s"}, {"group": "g"}, {"headers": {"a": "b"}}]
         )
@@ -98,7 +98,7 @@ class Player:
 
 
 class SlowCheckpoints:
-    """Writes one checkpoint after another to RocksDB, a slice now and then."""
+    """A writer of one checkpoint after another to RocksDB, a slice now and then."""
 
     def __init__(self, hf: Holdfast, dice: random.Random) -> None:
         store = core_of(hf).store
@@ -112,13 +112,13 @@ class SlowCheckpoints:
             if self.slices is None:
                 self.engine.write()
                 self.engine.sync_now()
-                self.slices = self.database.write_slices(*self.database.freeze())
+                self.slices = self.database.write_slices(*self.database.begin_checkpoint())
             self.write_slice()
 
     def write_slice(self) -> None:
         assert self.slices is not None
         if next(self.slices, None) is None:
-            self.database.thaw()
+            self.database.end_checkpoint()
             self.slices = None
 
     def end(self) -> None:
@@ -131,17 +131,17 @@ class SlowCheckpoints:
 def test_batches_between_reads_and_slices_of_checkpoints_leave_what_one_by_one_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, durability: str
 ) -> None:
-    """Messages that no read asks for have no keys. Here the whole store is read now and then only, and the log of a
-    killed store says the same."""
-    monkeypatch.setattr(database, "_SLICE_MESSAGES", 7)
-    monkeypatch.setattr(layers, "_MOST_KEYLESS", 60)
+    """Messages that no read needs have no keys. Here the whole store is read only now and then. The log of a killed
+    store must give the same messages."""
+    monkeypatch.setattr(rocks_writes, "_SLICE_MESSAGES", 7)
+    monkeypatch.setattr(layers, "_MAX_KEYLESS", 60)
     at_once, one_by_one = (Player(tmp_path / name, durability, seed) for name in ("at once", "one by one"))
     checkpoints = SlowCheckpoints(at_once.hf, random.Random(seed))
     for step in range(STEPS):
-        monkeypatch.setattr(rocks_unit, "MANY", 1)
+        monkeypatch.setattr(unit_writes, "MANY", 1)
         at_once.play()
         checkpoints.go_on()
-        monkeypatch.setattr(rocks_unit, "MANY", 1 << 30)
+        monkeypatch.setattr(unit_writes, "MANY", 1 << 30)
         one_by_one.play()
         if step % 9 == seed % 9:
             killed = [copy_of(each, tmp_path / f"killed {number}") for number, each in enumerate((at_once, one_by_one))]
@@ -163,7 +163,7 @@ def copy_of(player: Player, target: Path) -> Path:
     """Return a copy of the player's store as a kill leaves it."""
     core_of(player.hf).store.shards[0].engine.write()  # type: ignore[attr-defined]
     copy_store(player.path, target)
-    die(target)
+    mark_as_killed(target)
     return target
 
 
@@ -174,9 +174,9 @@ def test_many_messages_at_once_leave_what_one_by_one_leaves(
 ) -> None:
     at_once, one_by_one = (Player(tmp_path / name, durability, seed) for name in ("at once", "one by one"))
     for step in range(STEPS):
-        monkeypatch.setattr(rocks_unit, "MANY", 2)
+        monkeypatch.setattr(unit_writes, "MANY", 2)
         at_once.play()
-        monkeypatch.setattr(rocks_unit, "MANY", 1 << 30)
+        monkeypatch.setattr(unit_writes, "MANY", 1 << 30)
         one_by_one.play()
         left, right = state_of(at_once.hf), state_of(one_by_one.hf)
         for name in left:
@@ -187,15 +187,15 @@ def test_many_messages_at_once_leave_what_one_by_one_leaves(
 
 
 def test_batches_of_plain_messages_take_the_short_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the comparison above would compare nothing."""
+    """Without this, the comparison above would compare nothing."""
     taken: list[bool] = []
-    apply_many = rocks_unit.RocksUnits._apply_many
+    apply_many = unit_writes.UnitWrites._apply_many
 
-    def noted(self: rocks_unit.RocksUnits, *args: Any) -> bool:
+    def noted(self: unit_writes.UnitWrites, *args: Any) -> bool:
         taken.append(apply_many(self, *args))
         return taken[-1]
 
-    monkeypatch.setattr(rocks_unit.RocksUnits, "_apply_many", noted)
+    monkeypatch.setattr(unit_writes.UnitWrites, "_apply_many", noted)
     with open_store(tmp_path / "store") as hf:
         hf.queue("mail").enqueue([b"x"] * 10)
         hf.queue("mail").ack(hf.queue("mail").claim(10))

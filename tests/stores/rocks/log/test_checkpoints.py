@@ -1,4 +1,4 @@
-"""Checkpoints of a whole store: what reaches RocksDB, what is freed, who waits, and what a failure leaves."""
+"""Checkpoints of a whole store: the changes that reach RocksDB, released segments, waiting calls, and failures."""
 
 import asyncio
 import math
@@ -11,10 +11,10 @@ import pytest
 from holdfast.client.blocking import Holdfast
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import engine
+from holdfast.stores.rocks.engine import sync_pacing
 from holdfast.stores.rocks.engine.database import Database
 from holdfast.stores.rocks.engine.engine import Durability
-from holdfast.stores.rocks.engine.layers import InLog
+from holdfast.stores.rocks.engine.layers import LogLocation
 from holdfast.stores.rocks.log.segments import list_segments
 from tests.crash.rocks import copy_store, core_of, open_store, verify_store
 from tests.stores.rocks.engine.disk import PATIENCE_S, Disk, begin, opened, turns
@@ -35,7 +35,7 @@ def checkpoint(hf: Holdfast) -> None:
 
 
 def keys_in_rocksdb(database: Database, family: int) -> list[bytes]:
-    """Without the layers over it."""
+    """Return the keys in RocksDB, without the layers over it."""
     return list(database._rocks_keys(family, b"", b"\xff" * 40))
 
 
@@ -95,10 +95,10 @@ def test_a_large_payload_does_not_stay_in_memory(tmp_path: Path) -> None:
     with open_store(tmp_path / "store", settings={"max_payload": 2 * LARGE}) as hf:
         hf.queue("mail").enqueue(payload)
         layer = database_of(hf).commit.layer.families[keys.INDEXES]
-        pieces = [value for key, value in layer.over.items() if key.startswith(keys.PIECES)]
+        pieces = [value for key, value in layer.overrides.items() if key.startswith(keys.PIECES)]
         pieces += [value for key, value in layer.fresh.items() if key.startswith(keys.PIECES)]
         assert len(pieces) == LARGE >> 18
-        assert all(isinstance(value, InLog) for value in pieces)
+        assert all(isinstance(value, LogLocation) for value in pieces)
         [found] = hf.queue("mail").list()
         assert hf.queue("mail").get(found.id, payload=True).payload == payload
         killed = copy_store(tmp_path / "store", tmp_path / "killed")
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_fails_stops_the_store_and_loses_nothing(
 
 
 def test_a_lone_blocking_caller_syncs_on_its_own_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two hand-overs between threads would cost it half a sync."""
+    """Handing it to another thread and back would cost half as much as the sync."""
     threads: list[int] = []
     sync = Database.sync
 
@@ -169,7 +169,7 @@ def test_a_lone_blocking_caller_syncs_on_its_own_thread(tmp_path: Path, monkeypa
         sync(database, pending)
 
     # However slow the disk of this machine is.
-    monkeypatch.setattr(engine, "_SHORT_SYNC_S", math.inf)
+    monkeypatch.setattr(sync_pacing, "_SHORT_SYNC_S", math.inf)
     with open_store(tmp_path / "store", durability="fsync") as hf:
         hf.queue("mail").enqueue(b"first")
         monkeypatch.setattr(Database, "sync", noted_sync)
@@ -182,7 +182,7 @@ def test_a_lone_blocking_caller_syncs_on_its_own_thread(tmp_path: Path, monkeypa
 
 
 def test_a_slow_sync_of_one_caller_does_not_hold_up_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a slow one the caller waits without the lock, and another thread may read meanwhile."""
+    """After a slow sync the caller waits without the lock, so another thread may read meanwhile."""
     begun, may_end = threading.Event(), threading.Event()
     sync = Database.sync
 
@@ -193,7 +193,7 @@ def test_a_slow_sync_of_one_caller_does_not_hold_up_the_others(tmp_path: Path, m
 
     with open_store(tmp_path / "store", durability="fsync") as hf:
         hf.queue("mail").enqueue(b"first")
-        core_of(hf).store.shards[0].engine._here_again_at_s = math.inf  # type: ignore[attr-defined]
+        core_of(hf).store.shards[0].engine._pacing.paused_until_s = math.inf  # type: ignore[attr-defined]
         with monkeypatch.context() as patched:
             patched.setattr(Database, "sync", held_sync)
             writer = threading.Thread(target=lambda: hf.queue("mail").enqueue(b"second"))

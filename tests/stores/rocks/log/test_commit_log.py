@@ -1,4 +1,4 @@
-"""Writing the commit log: frames in order, over as many segments as it takes, and segments used again."""
+"""Writing the commit log: frames in order, over as many segments as needed, and segments that are reused."""
 
 import errno
 import os
@@ -9,11 +9,11 @@ import pytest
 from holdfast.stores.rocks.log.commit_log import START, CommitLog, LogPosition
 from holdfast.stores.rocks.log.frames import frame_size
 from holdfast.stores.rocks.log.segments import (
-    FIRST_FRAME_AT,
+    FIRST_FRAME_OFFSET,
     delete_all_but,
+    find_whole_part,
     list_segments,
     segment_path,
-    whole_part,
 )
 from tests.stores.rocks.log.conftest import SEGMENT_BYTES, ZEROS_BYTES
 from tests.stores.rocks.log.logs import begin, headers, read, sync, write
@@ -105,7 +105,7 @@ def test_a_segment_that_was_made_too_late_is_not_used_out_of_order(tmp_path: Pat
 
 
 def test_old_frames_of_a_segment_that_is_used_again_are_never_taken_for_new_ones(tmp_path: Path) -> None:
-    """Each time round, the new frames end in the middle of old ones of the same size."""
+    """Each time, the new frames end in the middle of old frames of the same size."""
     log, directory = begin(tmp_path / "log"), tmp_path / "log"
     covered, since = START, list[bytes]()
     reused_any = False
@@ -133,11 +133,11 @@ def test_a_segment_made_in_advance_has_zeros_for_its_first_frames_and_no_more(tm
     log = begin(tmp_path / "log")
     for generation in (1, make_spare(log)):
         raw = segment_path(tmp_path / "log", generation).read_bytes()
-        assert raw[FIRST_FRAME_AT:] == bytes(ZEROS_BYTES)
+        assert raw[FIRST_FRAME_OFFSET:] == bytes(ZEROS_BYTES)
 
 
 def test_the_file_grows_in_steps_of_zeros_and_most_frames_do_not_lengthen_it(tmp_path: Path) -> None:
-    """A sync of a frame that lengthens the file is dearer: it has to write the file system's own records as well."""
+    """A sync of a frame that extends the file is more expensive, because it also writes metadata of the file system."""
     log = begin(tmp_path / "log")
     bodies = [b"%04d" % number for number in range(30)]
     sizes = []
@@ -176,7 +176,7 @@ def test_a_commit_succeeds_though_there_is_no_room_for_zeros(tmp_path: Path, mon
 
 
 def test_the_last_frame_of_a_segment_is_followed_by_no_new_zeros(tmp_path: Path) -> None:
-    """The next frame does not fit, and nothing will use the rest of the segment."""
+    """The next frame does not fit, and no later frame uses the rest of the segment."""
     log = begin(tmp_path / "log")
     up_to_the_zeros = b"x" * (ZEROS_BYTES - frame_size(0))
     write(log, [up_to_the_zeros, b"y" * SEGMENT_BYTES])
@@ -196,7 +196,7 @@ def test_a_frame_that_needs_a_segment_of_its_own_writes_no_zeros_into_it_first(
 
     monkeypatch.setattr(Path, "replace", noted)
     write(log, [b"x" * 100_000])
-    assert made == [FIRST_FRAME_AT]
+    assert made == [FIRST_FRAME_OFFSET]
 
 
 def test_a_reused_segment_that_is_short_grows_behind_its_old_frames_alone(tmp_path: Path) -> None:
@@ -234,9 +234,11 @@ def test_a_copy_of_a_log_in_use_leaves_out_what_comes_after_it_and_keeps_what_fo
     first, second, *_, last = list_segments(tmp_path / "log")
     raw = segment_path(tmp_path / "log", first).read_bytes()
     whole = headers(tmp_path / "log", first)
-    assert whole_part(raw, first, [first, second, last]) == (whole[-1].end, True)
-    assert whole_part(raw, first, [first, last]) == (whole[-1].end, True), "the second one has been freed"
-    assert whole_part(raw, first, [first]) == (whole[-1].at, False), "the second one was made after the copy began"
+    assert find_whole_part(raw, first, [first, second, last]) == (whole[-1].end, True)
+    assert find_whole_part(raw, first, [first, last]) == (whole[-1].end, True), "the second one has been freed"
+    assert find_whole_part(raw, first, [first]) == (whole[-1].offset, False), (
+        "the second one was made after the copy began"
+    )
 
 
 def test_a_sync_holds_for_what_was_written_when_it_began(tmp_path: Path) -> None:

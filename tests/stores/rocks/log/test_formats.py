@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.stores.rocks.recovery.marker import FORMAT, MARKER, WHOLE_STORE
 from tests.crash.rocks import copy_store, verify_store
-from tests.stores.rocks.log.dying import die
+from tests.stores.rocks.log.database_ends import mark_as_killed
 
 
 @pytest.mark.parametrize(("format", "shards", "present"), [(2, 1, WHOLE_STORE.format), (3, 2, FORMAT)])
@@ -30,7 +30,7 @@ def test_a_store_of_the_format_before_is_opened_and_gets_the_present_one(
     markers = list(older.rglob(MARKER))
     for marker in markers:
         if was_killed:
-            die(marker.parent)
+            mark_as_killed(marker.parent)
         assert json.loads(marker.read_text())["format"] == present
         marker.write_text(marker.read_text().replace(f'"format": {present}', f'"format": {format}'))
     verify_store(older, "before it is opened")

@@ -1,4 +1,4 @@
-"""Blocks of the journal: events as rows, and many alike ones as columns."""
+"""Blocks of the journal: events as rows, and many similar events as columns."""
 
 import msgspec
 import pytest

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import database
+from holdfast.stores.rocks.engine import rocks_writes
 from holdfast.stores.rocks.engine.database import Database
 from holdfast.stores.rocks.engine.layers import Layer
 from holdfast.stores.rocks.engine.reads import MergedReads
 from holdfast.stores.rocks.log.commit_log import LogPosition
 from holdfast.stores.rocks.offline.read_only import ReadOnlyStore
 from tests.crash.rocks import copy_store
-from tests.stores.rocks.log.dying import die, sync
+from tests.stores.rocks.log.database_ends import mark_as_killed, sync
 
 FAMILIES = (keys.DIRECTORY, keys.VISIBLE, keys.INDEXES)
 # In the directory's own key space, but none of its keys.
@@ -31,12 +31,12 @@ Model = dict[tuple[int, bytes], bytes]
 
 
 class MergedReadsMachine(RuleBasedStateMachine):
-    """Changes, commits, checkpoints in slices, kills and closings, in any order."""
+    """A state machine of changes, commits, checkpoints in slices, kills and closings, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
         # Slices of two keys: a kill may fall between any of them.
-        self.small_slices = patch.object(database, "_SLICE_KEYS", 2)
+        self.small_slices = patch.object(rocks_writes, "_SLICE_KEYS", 2)
         self.small_slices.start()
         self.place = Path(tempfile.mkdtemp())
         self.model: Model = {}
@@ -97,14 +97,14 @@ class MergedReadsMachine(RuleBasedStateMachine):
     def begin_checkpoint(self) -> None:
         self.commit()
         sync(self.database)
-        self.slices = self.database.write_slices(*self.database.freeze())
+        self.slices = self.database.write_slices(*self.database.begin_checkpoint())
 
     @precondition(lambda self: self.slices is not None)
     @rule()
     def write_slice(self) -> None:
         assert self.slices is not None
         if next(self.slices, "done") == "done":
-            self.database.thaw()
+            self.database.end_checkpoint()
             self.slices = None
 
     def end_checkpoint(self) -> None:
@@ -113,17 +113,17 @@ class MergedReadsMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        """At any moment, also between two slices: RocksDB may flush when it likes."""
+        """Flush at any moment, even between two slices, as RocksDB may."""
         self.database.flush()
 
     # --- Ends --------------------------------------------------------------------------------------------------
 
     @rule()
     def kill(self) -> None:
-        """A copy of the files is what a kill leaves: everything committed, and nothing else."""
+        """Open a copy of the files, as a kill leaves them: it has everything committed, and nothing else."""
         copy = copy_store(self.database.path, self.place / f"copy {self.copies}")
         self.copies += 1
-        die(copy)
+        mark_as_killed(copy)
         before = {str(file): file.stat().st_mtime_ns for file in copy.rglob("*") if not file.name.startswith("LOG")}
         read_only = ReadOnlyStore(copy)
         check(read_only, self.committed)
@@ -172,24 +172,24 @@ TestMergedReads.settings = settings(
 def test_a_key_that_half_a_checkpoint_has_written_and_that_was_deleted_since_stays_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RocksDB has flushed the key, but not the position of the log: its making and its deletion are replayed."""
-    monkeypatch.setattr(database, "_SLICE_KEYS", 2)
+    """RocksDB has flushed the key, but not the log position, so its creation and deletion are replayed."""
+    monkeypatch.setattr(rocks_writes, "_SLICE_KEYS", 2)
     opened = Database(tmp_path / "store")
     for number in range(8):
         opened.commit.insert(b"x/%02d" % number, b"old", keys.INDEXES)
     opened.write()
     sync(opened)
-    slices = opened.write_slices(*opened.freeze())
+    slices = opened.write_slices(*opened.begin_checkpoint())
     next(slices)
     opened.flush()
     for number in range(8):
         opened.commit.delete(b"x/%02d" % number, keys.INDEXES)
     opened.write()
     killed = copy_store(opened.path, tmp_path / "killed")
-    die(killed)
+    mark_as_killed(killed)
     for _ in slices:
         pass
-    opened.thaw()
+    opened.end_checkpoint()
     opened.close()
     read_only = ReadOnlyStore(killed)
     assert list(read_only.scan(keys.INDEXES, LOWEST, HIGHEST)) == []

@@ -1,4 +1,4 @@
-"""Plain messages get keys only once they are needed: every read sees them all the same, also during a checkpoint."""
+"""Plain messages get keys only when they are needed, but every read sees them, even during a checkpoint."""
 
 import shutil
 import tempfile
@@ -20,7 +20,7 @@ from holdfast.model.policy import QueuePolicy
 from holdfast.model.rules import lifecycle
 from holdfast.stores.formats.message_record import encode_bare_messages, encode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import database, layers
+from holdfast.stores.rocks.engine import layers, rocks_writes
 from holdfast.stores.rocks.engine.database import Database
 from holdfast.stores.rocks.engine.layers import Layer
 from holdfast.stores.rocks.engine.reads import MergedReads
@@ -28,7 +28,7 @@ from holdfast.stores.rocks.offline.read_only import ReadOnlyStore
 from holdfast.stores.rocks.queues import plain_messages
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from tests.crash.rocks import copy_store
-from tests.stores.rocks.log.dying import die, sync
+from tests.stores.rocks.log.database_ends import mark_as_killed, sync
 
 FAMILIES = sorted(plain_messages.FAMILIES)
 QUEUES = (keys.prefix(1, 1), keys.prefix(1, 2))
@@ -46,14 +46,14 @@ Items = dict[int, list[tuple[bytes, bytes]]]
 
 
 class PlainMessagesMachine(RuleBasedStateMachine):
-    """Batches, commits, checkpoints in slices, reads, kills and closings, in any order."""
+    """A state machine of batches, commits, checkpoints in slices, reads, kills and closings, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.patches = [
-            patch.object(database, "_SLICE_KEYS", 2),
-            patch.object(database, "_SLICE_MESSAGES", 2),
-            patch.object(layers, "_MOST_KEYLESS", 12),
+            patch.object(rocks_writes, "_SLICE_KEYS", 2),
+            patch.object(rocks_writes, "_SLICE_MESSAGES", 2),
+            patch.object(layers, "_MAX_KEYLESS", 12),
         ]
         for each in self.patches:
             each.start()
@@ -79,7 +79,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
     def expected(self) -> Items:
         found: Items = {family: [] for family in FAMILIES}
         for entry in self.messages.values():
-            for family, key, value in plain_messages.keys_of(entry):
+            for family, key, value in plain_messages.iterate_keys(entry):
                 found[family].append((key, value))
         return {family: sorted(items) for family, items in found.items()}
 
@@ -101,7 +101,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
             self.last_id += 1
             envelope = make_envelope(each, self.last_id, self.now_ms)
             fresh.append(StoredMessage(p, envelope, life, keys.id_bytes(self.last_id), each.bytes))
-        self.database.commit.add_plain(p, fresh, plain_messages.form_of(drafts))
+        self.database.commit.add_plain(p, fresh, plain_messages.choose_form(drafts))
         self.messages |= {entry.envelope.id: entry for entry in fresh}
 
     @rule(p=st.sampled_from(QUEUES), count=st.integers(1, 6), order=st.randoms(use_true_random=False))
@@ -123,7 +123,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
 
     @rule(p=st.sampled_from(QUEUES), in_flight=st.booleans(), order=st.randoms(use_true_random=False))
     def change_in_another_way(self, p: bytes, in_flight: bool, order: Random) -> None:
-        """As any change of a single message does: its keys are made, and then changed one by one."""
+        """Change messages one by one, as any change of a single message does: their keys are made first."""
         for entry in self.some(p, 1, in_flight=in_flight, order=order):
             self.database.commit.make_keys(entry)
             entry.envelope = replace(entry.envelope, payload=b"edited")
@@ -162,14 +162,14 @@ class PlainMessagesMachine(RuleBasedStateMachine):
     def begin_checkpoint(self) -> None:
         self.commit()
         sync(self.database)
-        self.slices = self.database.write_slices(*self.database.freeze())
+        self.slices = self.database.write_slices(*self.database.begin_checkpoint())
 
     @precondition(lambda self: self.slices is not None)
     @rule()
     def write_slice(self) -> None:
         assert self.slices is not None
         if next(self.slices, "done") == "done":
-            self.database.thaw()
+            self.database.end_checkpoint()
             self.slices = None
 
     def end_checkpoint(self) -> None:
@@ -183,7 +183,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         copy = copy_store(self.database.path, self.place / "copy")
-        die(copy)
+        mark_as_killed(copy)
         read_only = ReadOnlyStore(copy)
         check(read_only, self.committed)
         read_only.close()
@@ -221,7 +221,7 @@ def test_records_made_together_are_those_made_one_by_one(content_type: str) -> N
 
 
 def test_parts_name_messages_in_the_order_of_the_call() -> None:
-    """Ids that follow one another are read faster, and some orders of others look like them from their ends."""
+    """Consecutive ids are read faster, and some other orders look consecutive from their first and last id."""
     p, life = QUEUES[0], lifecycle.first_life(DRAFTS["bytes"], None, NOW_MS)
     entries = []
     for id in range(1, 6):
@@ -233,11 +233,11 @@ def test_parts_name_messages_in_the_order_of_the_call() -> None:
             named = list(chosen)
             names = [p + each.id16 for each in named]
             expiries = [plain_messages.expiry_key(each) for each in named]
-            _, claimed_expiries, claimed_leases = plain_messages.changes_of(
-                *plain_messages.claimed(p, named, [each.life for each in named])
+            _, claimed_expiries, claimed_leases = plain_messages.decode_part(
+                *plain_messages.encode_claimed(p, named, [each.life for each in named])
             )
             assert (claimed_expiries[1], claimed_leases[1]) == (expiries, names)
-            finished = plain_messages.changes_of(*plain_messages.finished(p, named))
+            finished = plain_messages.decode_part(*plain_messages.encode_finished(p, named))
             assert [changed for _, changed, _ in finished] == [expiries, names, names]
 
 
@@ -266,7 +266,7 @@ def test_a_finished_message_that_a_checkpoint_has_not_written_never_gets_keys(tm
     ]
     claimed = lifecycle.claim(life, QueuePolicy(), NOW_MS, token=b"t" * 16, lease_ms=1_000).life
     assert claimed is not None
-    opened.commit.add_plain(p, fresh, plain_messages.form_of([draft]))
+    opened.commit.add_plain(p, fresh, plain_messages.choose_form([draft]))
     opened.commit.claim_plain(p, fresh, [claimed] * 4)
     opened.commit.finish_plain(p, fresh[:3])
     opened.write()

@@ -9,7 +9,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks.log.commit_log import START, LogPosition
 from holdfast.stores.rocks.log.frames import FOOTER_SIZE
 from holdfast.stores.rocks.log.replay import ReplayResult
-from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path, whole_part
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_OFFSET, find_whole_part, list_segments, segment_path
 from tests.stores.rocks.log.logs import begin, change, headers, read, write
 
 BODIES = [b"%04d" % number for number in range(6)]
@@ -18,7 +18,7 @@ MANY = [b"commit %04d " % number * 40 for number in range(60)]
 
 @pytest.fixture
 def synced_log(tmp_path: Path) -> Path:
-    """Synced after each commit."""
+    """Make a log that is synced after each commit."""
     write(begin(tmp_path / "synced"), BODIES)
     return tmp_path / "synced"
 
@@ -31,14 +31,14 @@ def unsynced_log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def long_log(tmp_path: Path) -> Path:
-    """In several segments, none of it synced."""
+    """Make a log of several segments, none of it synced."""
     write(begin(tmp_path / "long"), MANY, syncs=False)
     return tmp_path / "long"
 
 
 def zero(directory: Path, number: int, generation: int = 1) -> None:
     header = headers(directory, generation)[number]
-    change(segment_path(directory, generation), header.at, bytes(header.end - header.at))
+    change(segment_path(directory, generation), header.offset, bytes(header.end - header.offset))
 
 
 @pytest.mark.parametrize("after_power_cut", [False, True])
@@ -47,7 +47,7 @@ def test_a_flipped_bit_in_any_byte_is_refused_or_changes_nothing(synced_log: Pat
     raw = path.read_bytes()
     last = headers(synced_log)[-1]
     refused = 0
-    for at in (*range(100), *range(FIRST_FRAME_AT, last.end)):
+    for at in (*range(100), *range(FIRST_FRAME_OFFSET, last.end)):
         change(path, at, bytes([raw[at] ^ 1 << at % 8]))
         try:
             bodies, _ = read(synced_log, after_power_cut=after_power_cut)
@@ -55,17 +55,17 @@ def test_a_flipped_bit_in_any_byte_is_refused_or_changes_nothing(synced_log: Pat
             refused += 1
         else:
             # After a power cut nothing says that the last commit had been synced.
-            may_end_early = after_power_cut and last.at <= at
+            may_end_early = after_power_cut and last.offset <= at
             assert bodies == BODIES or (may_end_early and bodies == BODIES[:-1]), f"byte {at}"
         change(path, at, raw[at : at + 1])
-    assert refused > last.at - FIRST_FRAME_AT - len(BODIES) * (FOOTER_SIZE + 8)
+    assert refused > last.offset - FIRST_FRAME_OFFSET - len(BODIES) * (FOOTER_SIZE + 8)
 
 
 def test_a_log_cut_at_any_byte_of_its_last_frame_loses_that_frame_alone(synced_log: Path) -> None:
-    """Both ways: the file ends there, or the zeros that it was made of begin there."""
+    """The file ends there, or the zeros after its frames begin there."""
     path = segment_path(synced_log, 1)
     raw, last = path.read_bytes(), headers(synced_log)[-1]
-    for at in range(last.at, last.end - FOOTER_SIZE - 8):
+    for at in range(last.offset, last.end - FOOTER_SIZE - 8):
         for rest in (b"", bytes(len(raw) - at)):
             path.write_bytes(raw[:at] + rest)
             for after_power_cut in (False, True):
@@ -73,7 +73,7 @@ def test_a_log_cut_at_any_byte_of_its_last_frame_loses_that_frame_alone(synced_l
 
 
 def test_a_segment_may_end_anywhere_behind_its_last_frame(unsynced_log: Path) -> None:
-    """A crash takes zeros that were to follow, or the file never had them."""
+    """A crash loses zeros that were to follow, or the file never had them."""
     path = segment_path(unsynced_log, 1)
     raw, end = path.read_bytes(), headers(unsynced_log)[-1].end
     assert len(raw) > end
@@ -81,7 +81,7 @@ def test_a_segment_may_end_anywhere_behind_its_last_frame(unsynced_log: Path) ->
         path.write_bytes(raw[:size])
         for after_power_cut in (False, True):
             assert read(unsynced_log, after_power_cut=after_power_cut) == (BODIES, ReplayResult(6, 6)), f"{size} bytes"
-        assert whole_part(raw[:size], 1, [1]) == (end, False)
+        assert find_whole_part(raw[:size], 1, [1]) == (end, False)
 
 
 def test_a_frame_whose_end_alone_is_torn_is_whole(synced_log: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_hole_in_what_was_synced_is_refused_after_a_power_cut_too(synced_log: 
 
 def test_a_last_frame_that_was_written_whole_and_is_damaged_is_refused_after_a_kill(unsynced_log: Path) -> None:
     path, last = segment_path(unsynced_log, 1), headers(unsynced_log)[-1]
-    change(path, last.body_at, b"!")
+    change(path, last.body_offset, b"!")
     with pytest.raises(StoreUnavailable, match="commit 6 is damaged"):
         read(unsynced_log)
     assert read(unsynced_log, after_power_cut=True)[0] == BODIES[:-1]
@@ -132,7 +132,7 @@ def test_a_missing_segment_is_refused(long_log: Path, tmp_path: Path, after_powe
 
 
 def test_a_log_may_be_missing_only_if_the_store_was_closed(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="though the store was not closed in order"):
+    with pytest.raises(StoreUnavailable, match="though the store was not closed properly"):
         read(tmp_path / "log", LogPosition(7, 2))
     assert read(tmp_path / "log", LogPosition(7, 2), was_closed=True)[1].number == 7
 
@@ -161,9 +161,9 @@ def test_damage_that_reaches_the_first_frame_not_covered_is_refused(synced_log: 
 
 
 def test_the_end_of_a_segment_lost_with_the_name_of_the_next_is_seen(long_log: Path) -> None:
-    """The frames of the next segment are there, and follow nothing."""
+    """The frames of the next segment exist, but nothing refers to them."""
     last = headers(long_log)[-1]
-    change(segment_path(long_log, 1), last.at, bytes(last.end - last.at))
+    change(segment_path(long_log, 1), last.offset, bytes(last.end - last.offset))
     with pytest.raises(StoreUnavailable, match=f"commit {last.number} is missing"):
         read(long_log)
     bodies, replayed = read(long_log, after_power_cut=True)

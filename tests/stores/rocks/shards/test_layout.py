@@ -122,7 +122,7 @@ def test_a_marker_that_says_fewer_shards_than_there_are_is_refused(filled: Path,
     marker = json.loads((store / MARKER).read_text())
     (store / MARKER).write_text(json.dumps({**marker, "role": {**marker["role"], "shards": 3}}))
     for call in (open_store, verify):
-        with pytest.raises(StoreUnavailable, match=r"3 shards, and .*shards-1/3 is one more"):
+        with pytest.raises(StoreUnavailable, match=r"3 shards, but .*shards-1/3 is one more"):
             call(store)
 
 
@@ -199,7 +199,7 @@ def test_a_queue_that_is_made_after_a_wait_for_a_checkpoint_is_in_the_shard_of_i
         hf.queue("first").enqueue(b"a")
         waits = 0
 
-        async def caught_up(checkpoints: Checkpoints) -> None:
+        async def wait_for_room(checkpoints: Checkpoints) -> None:
             nonlocal waits
             waits += 1
             router = core_of(hf).store._router  # type: ignore[attr-defined]
@@ -209,7 +209,7 @@ def test_a_queue_that_is_made_after_a_wait_for_a_checkpoint_is_in_the_shard_of_i
 
         with monkeypatch.context() as patched:
             patched.setattr(Checkpoints, "is_behind", property(lambda _: waits < 5))
-            patched.setattr(Checkpoints, "caught_up", caught_up)
+            patched.setattr(Checkpoints, "wait_for_room", wait_for_room)
             hf.queue("waited").enqueue(b"a")
         assert waits == 5
         assert hf.queue("waited").stats().ready == 1

@@ -13,8 +13,8 @@ import pytest
 from holdfast.client.blocking import Holdfast, Queue
 from holdfast.model.errors import OverQuota, StoreUnavailable
 from holdfast.stores.rocks.engine.database import Database
-from holdfast.stores.rocks.log.frames import LogPartKind, header_at, next_frame
-from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT
+from holdfast.stores.rocks.log.frames import LogPartKind, find_next_frame, read_header
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_OFFSET
 from holdfast.stores.rocks.payloads.staging import RocksStaging
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
 from holdfast.stores.rocks.recovery.marker import MARKER
@@ -271,13 +271,13 @@ def log_of(store: Path, shard: int) -> Path:
 
 def linked_frame(segment: Path) -> tuple[int, int]:
     """Where the last linked frame begins and ends."""
-    raw, generation, at, found = segment.read_bytes(), int(segment.stem), FIRST_FRAME_AT, None
-    while (header := header_at(raw, at, generation)) is not None:
+    raw, generation, at, found = segment.read_bytes(), int(segment.stem), FIRST_FRAME_OFFSET, None
+    while (header := read_header(raw, at, generation)) is not None:
         if header.kind == LogPartKind.LINKED:
-            found = header.at, header.end
+            found = header.offset, header.end
         at = header.end
     assert found is not None
-    assert next_frame(raw, at, generation) is None
+    assert find_next_frame(raw, at, generation) is None
     return found
 
 

@@ -66,7 +66,7 @@ class RocksDirectory:
         if change.drain_until is not None:
             self._schedules.drop_all(shelf)
         self._catalog.change(shelf, replace(shelf.row, **change.fields()))
-        self._board.tell_after_commit(shelf)
+        self._board.notify_after_commit(shelf)
         self._upkeep.note_after_commit(shelf, now_ms)
         await self._engine.committed()
         return shelf.row

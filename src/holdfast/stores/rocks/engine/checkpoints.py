@@ -1,12 +1,12 @@
-"""Checkpoints in the background: what is only in the log and in memory is brought to rest in RocksDB.
+"""Checkpoints in the background: they write to RocksDB the changes that only the log and memory have.
 
-    freeze   the changes so far are set aside; new ones gather above them
-    sync     the log is on disk up to there, so RocksDB never has what the log may lose
-    slices   RocksDB gets the changes in small parts, with turns for everybody else in between
+    freeze   the changes so far are set aside; new ones go into a new layer above them
+    sync     the log is on disk up to there, so RocksDB never has data that the log may lose
+    slices   RocksDB gets the changes in small parts, and other work runs in between
     flush    RocksDB is on disk
-    release  segments of the log that nothing needs any more are used again
+    release  log segments that are no longer needed can be reused
 
-A crash at any point leaves the log, which has everything since the last checkpoint that was flushed.
+A crash at any point loses nothing: the log has everything since the last checkpoint that was flushed.
 """
 
 import logging
@@ -22,41 +22,44 @@ from holdfast.stores.rocks.engine.layers import Layer
 from holdfast.stores.rocks.log.commit_log import LogPosition
 
 CHECKPOINT_BYTES = 64 << 20
-# Written to the log between two looks, at most.
-_LOOK_BYTES = 64 << 10
+# At most this many bytes are written to the log between two checks for due work.
+_CHECK_BYTES = 64 << 10
 
-_LONGEST_REST_S = 0.002
+# The longest pause after a slice.
+_MAX_PAUSE_S = 0.002
 
 _log = logging.getLogger("holdfast")
 
 
 class Checkpoints:
-    """Writes a checkpoint whenever enough has gathered, one at a time."""
+    """The checkpoints of one database. They begin when enough changes have accumulated, one at a time."""
 
     def __init__(self, engine: Engine, runtime: Runtime, checkpoint_bytes: int) -> None:
         self._engine = engine
         self._database = engine.database
         self._runtime = runtime
         self._checkpoint_bytes = checkpoint_bytes
-        # How much must have been written to the log before it is worth a look whether something is due.
-        self._look_again_at = 0
+        # The value of `log.bytes_written` from which on it is worth checking for due work.
+        self._check_again_at_bytes = 0
         self._is_running = False
+        # The number of checkpoints completed.
         self.written = 0
         self._is_making_spare = False
-        # There was no room for the next segment: it is tried again after the next checkpoint, which frees some.
+        # There was no disk space for the next segment. It is tried again after the next checkpoint, which releases
+        # some.
         self._has_no_spare = False
         self._is_closed = False
-        # Callers that wait for the end of the work under way.
+        # Callers that wait for the end of the running checkpoint or of the making of a segment.
         self._waiting: list[Ticket[None]] = []
 
-    # --- When --------------------------------------------------------------------------------------------------
+    # --- Start -------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """After each write: begin what is due, in the background."""
+    def start_due(self) -> None:
+        """Start due work in the background. Called after each write."""
         log = self._database.log
-        if log.bytes_written < self._look_again_at:
+        if log.bytes_written < self._check_again_at_bytes:
             return
-        self._look_again_at = log.bytes_written + min(_LOOK_BYTES, self._checkpoint_bytes // 16)
+        self._check_again_at_bytes = log.bytes_written + min(_CHECK_BYTES, self._checkpoint_bytes // 16)
         if self._is_closed:
             return
         if self._database.unwritten_bytes >= self._checkpoint_bytes and not self._is_running:
@@ -68,16 +71,16 @@ class Checkpoints:
 
     @property
     def is_behind(self) -> bool:
-        """Return whether so much has gathered while a checkpoint is being written that enqueues have to wait."""
+        """Return whether changes have accumulated so much during a checkpoint that enqueues have to wait."""
         return self._is_running and self._database.unwritten_bytes >= self._checkpoint_bytes
 
-    async def caught_up(self) -> None:
-        """Return once there is room in memory again."""
+    async def wait_for_room(self) -> None:
+        """Return once memory has room for more changes. Raise `StoreUnavailable` if the engine has stopped."""
         while self.is_behind:
-            await self._finished()
+            await self._wait_until_finished()
             self._engine.check()
 
-    async def _finished(self) -> None:
+    async def _wait_until_finished(self) -> None:
         ticket = self._runtime.ticket()
         self._waiting.append(ticket)
         await ticket
@@ -85,42 +88,46 @@ class Checkpoints:
     # --- One checkpoint ----------------------------------------------------------------------------------------
 
     async def run_once(self) -> None:
-        """Bring every call that has returned to rest in RocksDB, flushed."""
+        """Write a checkpoint, and return once RocksDB has every call that has returned before, flushed.
+
+        Raise `StoreUnavailable` if the engine has stopped.
+        """
         await self._begin()
         await self._run()
         self._engine.check()
 
     async def _begin(self) -> None:
         while self._is_running:
-            await self._finished()
+            await self._wait_until_finished()
         self._engine.check()
         self._is_running = True
 
     def _end(self) -> None:
         self._is_running = self._has_no_spare = False
-        self._tell_waiting()
+        self._wake_waiting()
 
     async def _run(self) -> None:
         try:
             await self._write()
         except StoreUnavailable:
-            pass  # the engine has stopped, and has told everyone who waits
+            pass  # the engine has stopped, and has failed all waiting calls
         finally:
             self._end()
 
-    def _tell_waiting(self) -> None:
+    def _wake_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for ticket in waiting:
             if not ticket.done():
                 ticket.set_result(None)
 
     async def _write(self) -> None:
-        """Raise `StoreUnavailable` if the engine has stopped. An error of RocksDB's stops it."""
-        await self._write_frozen(*self._freeze())
+        """Write a checkpoint. An error of RocksDB stops the engine. Raise `StoreUnavailable` if the engine has
+        stopped."""
+        await self._write_frozen(*self._begin_layer())
 
-    def _freeze(self) -> tuple[Layer, LogPosition]:
+    def _begin_layer(self) -> tuple[Layer, LogPosition]:
         self._engine.write()
-        return self._database.freeze()
+        return self._database.begin_checkpoint()
 
     async def _write_frozen(self, layer: Layer, position: LogPosition) -> None:
         engine, database = self._engine, self._database
@@ -128,13 +135,14 @@ class Checkpoints:
         try:
             began_s = steady_s()
             for is_full in database.write_slices(layer, position):
-                # Callers have their turns meanwhile: without a rest, the thread that comes back from here would mostly
-                # be the first one again.
-                rest = database.flush_families if is_full else partial(rest_s, self._rest_after(steady_s() - began_s))
-                await self._offload(rest)
+                # Callers run meanwhile. Without a pause, this thread would mostly be the next one to run again.
+                pause = (
+                    database.flush_families if is_full else partial(rest_s, self._compute_pause_s(steady_s() - began_s))
+                )
+                await self._offload(pause)
                 engine.check()
                 began_s = steady_s()
-            database.thaw()
+            database.end_checkpoint()
             await self._offload(database.flush_families)
             await self._offload(database.flush)
             engine.check()
@@ -150,11 +158,13 @@ class Checkpoints:
                 engine.stop(error)
             engine.check()
 
-    def _rest_after(self, slice_s: float) -> float:
-        """Return how long to rest after a slice: three times as long as it took, but hardly at all once so much has
-        gathered that enqueues would have to wait."""
+    def _compute_pause_s(self, slice_s: float) -> float:
+        """Return how long to pause after a slice, in seconds: three times its duration, at most 2 ms.
+
+        Return 0 once more than half of the allowed changes have accumulated, because enqueues would soon have to wait.
+        """
         is_urgent = 2 * self._database.unwritten_bytes > self._checkpoint_bytes
-        return 0.0 if is_urgent else min(3 * slice_s, _LONGEST_REST_S)
+        return 0.0 if is_urgent else min(3 * slice_s, _MAX_PAUSE_S)
 
     async def _make_spare(self) -> None:
         log = self._database.log
@@ -163,39 +173,41 @@ class Checkpoints:
             await self._offload(lambda: log.make_spare(generation, reused))
             log.end_spare(generation)
         except OSError as error:
-            # A full segment then costs its caller a wait for one without zeros; if there is no room for that either,
-            # the write fails, and says so.
+            # The commit that fills the current segment then makes the next one, without zeros. If the disk is too full
+            # for that as well, that write fails with an error.
             self._has_no_spare = True
             _log.warning("log_segment_not_made", extra={"path": str(self._database.path), "cause": str(error)})
         finally:
             self._is_making_spare = False
-            self._tell_waiting()
+            self._wake_waiting()
 
     def _offload(self, function: Callable[[], None]) -> Ticket[None]:
-        return self._runtime.offload_long(function, lane=self._engine.lane)
+        return self._runtime.offload_long(function, lane=self._engine.shard)
 
     async def close(self) -> None:
-        """Begin nothing more, and wait for what is under way."""
+        """Start no more work, and wait for the work in progress."""
         self._is_closed = True
         while self._is_running or self._is_making_spare:
-            await self._finished()
+            await self._wait_until_finished()
 
 
 async def copy_shards(shards: Sequence[tuple[Checkpoints, Path]]) -> None:
-    """Write a checkpoint of every shard, and a copy of each into a new directory.
+    """Write a checkpoint of every shard, and copy each shard into a new directory.
 
-    All copies are of one moment: a message that moves from one shard to another is in exactly one of them. No other
-    checkpoint comes in between: the copies have no log, so that half of one would be missing the rest."""
+    All copies are of the same moment, so a message that moves between two shards is in exactly one of them. No other
+    checkpoint may run in between: the copies have no log, so a copy with only half of a later checkpoint would lack the
+    rest.
+    """
     begun: list[Checkpoints] = []
     try:
         for checkpoints, _ in shards:
             await checkpoints._begin()
             begun.append(checkpoints)
-        frozen = [checkpoints._freeze() for checkpoints in begun]
+        frozen = [checkpoints._begin_layer() for checkpoints in begun]
         for checkpoints, each in zip(begun, frozen, strict=True):
             await checkpoints._write_frozen(*each)
         for checkpoints, target in shards:
-            await checkpoints._offload(partial(checkpoints._database.checkpoint, target))
+            await checkpoints._offload(partial(checkpoints._database.copy_to, target))
     finally:
         for checkpoints in begun:
             checkpoints._end()

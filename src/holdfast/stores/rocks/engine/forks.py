@@ -1,8 +1,8 @@
-"""RocksDB in a forked child: its threads stayed in the parent, and it does not know.
+"""RocksDB in a forked child, where its threads do not exist and it does not know that.
 
-All databases of a process share one pool of threads, which outlives them. In a child of a process that has opened a
-database, flushes and compactions would wait for ever in a pool whose threads do not exist, and the pool's destructor
-would join them and crash.
+All databases of a process share one pool of threads, which outlives them. In the child of a process that has opened a
+database, flushes and compactions would wait forever for the pool's missing threads, and the pool's destructor would try
+to join them and crash.
 """
 
 import ctypes
@@ -12,10 +12,12 @@ from holdfast.model.errors import StoreUnavailable
 
 
 class _Pool:
-    """Remembers whether RocksDB has started its threads, and in which process."""
+    """The state of RocksDB's pool of threads in this process."""
 
     def __init__(self) -> None:
+        # This process has started the pool.
         self.is_started = False
+        # This process was forked from one that had started the pool.
         self.is_inherited = False
         listen_for_forks(self)
 
@@ -29,7 +31,7 @@ _pool = _Pool()
 
 
 def check_rocksdb_works() -> None:
-    """Raise StoreUnavailable in a child of a process that has opened a database for writing: no other would work."""
+    """Raise `StoreUnavailable` if this process was forked from one that had opened a database for writing."""
     if _pool.is_inherited:
         raise StoreUnavailable(
             "this process was forked from one that had opened an embedded store, and RocksDB's threads do not survive "
@@ -39,19 +41,21 @@ def check_rocksdb_works() -> None:
 
 
 def note_rocksdb_starts() -> None:
-    """Call when a database is about to be opened for writing: from then on children have a pool without threads."""
+    """Record that a database is about to be opened for writing. From then on, forked children have a pool without
+    threads."""
     _pool.is_started = True
 
 
 def never_free(thing: object) -> None:
-    """Keep an object beyond the end of the interpreter, which frees what modules hold."""
+    """Keep an object from ever being freed, even at the end of the interpreter."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def _skip_destructors() -> None:
-    """Let the child end without the C++ destructors, once Python has ended: RocksDB's joins the parent's threads.
+    """Let the child end without the C++ destructors: RocksDB's would join the parent's threads.
 
-    The last handler registered is the first to run. Where the C library has no `on_exit`, children end as they did.
+    The exit handler that was registered last runs first. Without `on_exit` in the C library, children run the
+    destructors.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "on_exit"):

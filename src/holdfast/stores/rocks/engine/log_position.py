@@ -1,4 +1,4 @@
-"""The position of the log that RocksDB covers, as it stands in RocksDB, in the same atomic write as what it covers."""
+"""The log position that RocksDB covers, stored in RocksDB in the same atomic write as the data that it covers."""
 
 import struct
 
@@ -10,8 +10,10 @@ _POSITION = struct.Struct(">QQ")
 
 
 def encode_position(position: LogPosition) -> bytes:
+    """Return a position as RocksDB stores it."""
     return _POSITION.pack(*position)
 
 
 def decode_position(raw: bytes) -> LogPosition:
+    """Return a stored position."""
     return LogPosition(*_POSITION.unpack(raw))

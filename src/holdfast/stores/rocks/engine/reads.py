@@ -1,4 +1,4 @@
-"""Reads of a store: RocksDB, and over it the layers of changes that it does not have yet. All reads are bounded."""
+"""Reads of an open store: RocksDB, and over it the layers of changes that RocksDB does not have yet."""
 
 from collections.abc import Iterator, Sequence
 from heapq import merge
@@ -18,8 +18,8 @@ from holdfast.stores.rocks.queues.plain_messages import FAMILIES as MESSAGE_FAMI
 class MergedReads:
     """The merged view of an open RocksDB and the layers over it.
 
-    A key is read from the first layer that says something of it, then from RocksDB. A scan keeps the layers that it
-    began with, so that a checkpoint in between takes nothing from it; it may or may not see later commits.
+    A key is read from the first layer that changes it, or else from RocksDB. A scan keeps the layers that existed when
+    it began, so a checkpoint in between takes nothing from it. It may or may not see later commits.
     """
 
     path: Path
@@ -28,9 +28,9 @@ class MergedReads:
         self._db: Rdict | None = None
         # RocksDB's families, by number.
         self._families: list[Rdict] = []
-        # The uppermost layer first.
+        # The layers, the uppermost first.
         self._layers: tuple[Layer, ...] = ()
-        self._gone = StoreUnavailable("this store was closed: open it again")
+        self._closed_error = StoreUnavailable("this store was closed: open it again")
 
     def _use(self, database: Rdict) -> None:
         self._db = database
@@ -39,57 +39,58 @@ class MergedReads:
     # --- One key -----------------------------------------------------------------------------------------------
 
     def get(self, family: int, key: bytes) -> bytes | None:
+        """Return the value of a key; None if there is none. Raise `StoreUnavailable` if it cannot be read."""
         found = self._find(family, key)
         if not isinstance(found, NotInLayer):
-            return None if found is None else self._in_memory(found)
+            return None if found is None else self._load(found)
         try:
             value: bytes | None = self._family(family).get(key)
         except Exception as error:
-            raise self._unreadable(error) from None
+            raise self._make_read_error(error) from None
         return value
 
     def get_many(self, family: int, wanted: list[bytes]) -> list[bytes | None]:
-        """Return the value of each key, in order; None where there is none."""
+        """Return the value of each key, in order; None for a missing one."""
         values: list[bytes | None] = []
         missing: list[int] = []
-        for place, key in enumerate(wanted):
+        for index, key in enumerate(wanted):
             found = self._find(family, key)
             if isinstance(found, NotInLayer):
-                missing.append(place)
+                missing.append(index)
                 values.append(None)
             else:
-                values.append(None if found is None else self._in_memory(found))
+                values.append(None if found is None else self._load(found))
         if missing:
             rocks: Any = self._family(family)  # the stub's list is invariant
             try:
-                read = rocks.get([wanted[place] for place in missing])
+                read = rocks.get([wanted[index] for index in missing])
             except Exception as error:
-                raise self._unreadable(error) from None
-            for place, value in zip(missing, read, strict=True):
-                values[place] = value
+                raise self._make_read_error(error) from None
+            for index, value in zip(missing, read, strict=True):
+                values[index] = value
         return values
 
-    def get_passing(self, family: int, key: bytes) -> bytes | None:
-        """As `get`, for a large value that is read once: it takes no place from values that are read often."""
+    def get_uncached(self, family: int, key: bytes) -> bytes | None:
+        """Return a large value that is read once, like `get`, without putting it into RocksDB's cache."""
         found = self._find(family, key)
         if not isinstance(found, NotInLayer):
-            return None if found is None else self._in_memory(found)
+            return None if found is None else self._load(found)
         options = ReadOptions()
         options.fill_cache(False)  # type: ignore[call-arg]  # the stub leaves its argument out
         try:
             value: bytes | None = self._family(family).get(key, read_opt=options)
         except Exception as error:
-            raise self._unreadable(error) from None
+            raise self._make_read_error(error) from None
         return value
 
-    def _in_memory(self, value: Value) -> bytes:
-        """Return a value, read from the log if that is where it is."""
+    def _load(self, value: Value) -> bytes:
+        """Return a value, read from the log if it is there."""
         if isinstance(value, bytes):
             return value
         try:
             return read_part(self.path / LOG, *value)
         except OSError as error:
-            raise self._unreadable(error) from None
+            raise self._make_read_error(error) from None
 
     def _find(self, family: int, key: bytes) -> Value | NotInLayer | None:
         for layer in self._layers:
@@ -103,38 +104,38 @@ class MergedReads:
     # --- Ranges ------------------------------------------------------------------------------------------------
 
     def floor(self, family: int, key: bytes) -> bytes | None:
-        """Return the last key at or before this one, or None."""
-        layers = self._families_of_layers(family)
+        """Return the last key at or before this one; None if there is none."""
+        layers = self._layers_of_family(family)
         last: bytes | None = None
         for number, layer in enumerate(layers):
             for changed in layer.keys_down(key):
                 if last is not None and changed <= last:
                     break
-                if _value(layers[: number + 1], changed) is not None:
+                if _find_value(layers[: number + 1], changed) is not None:
                     last = changed
                     break
         cursor = self._family(family).iter()
         cursor.seek_for_prev(key)
         while cursor.valid() and (last is None or cursor.key() > last):
             found = cursor.key()
-            if not layers or _value(layers, found) is MISSING:
+            if not layers or _find_value(layers, found) is MISSING:
                 last = found
                 break
             cursor.prev()
-        error = self._error_of(cursor)
-        del cursor  # held by a traceback it would keep the directory locked
+        error = self._find_error(cursor)
+        del cursor  # a traceback that refers to the cursor would keep the directory locked
         if error is not None:
             raise error
         return last
 
     def items(self, family: int, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys from `lower` to before `upper`, in order, with their values."""
+        """Yield the keys from `lower` to before `upper` in order, with their values."""
         layers = self._layers_with(family, lower, upper)
         if not layers:
             yield from self._rocks_items(family, lower, upper)
             return
-        for key, value in self._merged(layers, self._rocks_items(family, lower, upper), lower, upper):
-            yield key, self._in_memory(value)
+        for key, value in self._merge(layers, self._rocks_items(family, lower, upper), lower, upper):
+            yield key, self._load(value)
 
     def scan(self, family: int, lower: bytes, upper: bytes) -> Iterator[bytes]:
         """Yield the same keys as `items`, without their values."""
@@ -143,38 +144,39 @@ class MergedReads:
             yield from self._rocks_keys(family, lower, upper)
             return
         keys_alone = ((key, b"") for key in self._rocks_keys(family, lower, upper))
-        for key, _ in self._merged(layers, keys_alone, lower, upper):
+        for key, _ in self._merge(layers, keys_alone, lower, upper):
             yield key
 
-    def _merged(
+    def _merge(
         self, layers: list[FamilyLayer], rocks: Iterator[tuple[bytes, bytes]], lower: bytes, upper: bytes
     ) -> Iterator[tuple[bytes, Value]]:
-        of_rocks = next(rocks, None)
+        """Yield the keys of the layers and RocksDB in order, with their values."""
+        stored = next(rocks, None)
         for key in _changed_keys(layers, lower, upper):
-            while of_rocks is not None and of_rocks[0] < key:
-                if _value(layers, of_rocks[0]) is MISSING:
-                    yield of_rocks
-                of_rocks = next(rocks, None)
-            if of_rocks is not None and of_rocks[0] == key:
-                of_rocks = next(rocks, None)
-            value = _value(layers, key)
+            while stored is not None and stored[0] < key:
+                if _find_value(layers, stored[0]) is MISSING:
+                    yield stored
+                stored = next(rocks, None)
+            if stored is not None and stored[0] == key:
+                stored = next(rocks, None)
+            value = _find_value(layers, key)
             if value is not None and not isinstance(value, NotInLayer):
                 yield key, value
-        while of_rocks is not None:
-            if _value(layers, of_rocks[0]) is MISSING:
-                yield of_rocks
-            of_rocks = next(rocks, None)
+        while stored is not None:
+            if _find_value(layers, stored[0]) is MISSING:
+                yield stored
+            stored = next(rocks, None)
 
     def _layers_with(self, family: int, lower: bytes, upper: bytes) -> list[FamilyLayer]:
-        """Return the layers of a family if any of them changes something in this range; else none."""
-        layers = self._families_of_layers(family)
+        """Return the layers of a family if any of them changes this range; otherwise none."""
+        layers = self._layers_of_family(family)
         for layer in layers:
             if layer.ranges or next(layer.keys(lower, upper), None) is not None:
                 return layers
         return []
 
-    def _families_of_layers(self, family: int) -> list[FamilyLayer]:
-        """Return the part of each layer that has all keys of a family."""
+    def _layers_of_family(self, family: int) -> list[FamilyLayer]:
+        """Return the part of each layer for a family, after making all keys in this family."""
         for layer in self._layers:
             layer.make_keys_for(family)
         return [layer.families[family] for layer in self._layers]
@@ -184,7 +186,7 @@ class MergedReads:
         while cursor.valid():
             yield cursor.key(), cursor.value()
             cursor.next()
-        error = self._error_of(cursor)
+        error = self._find_error(cursor)
         del cursor
         if error is not None:
             raise error
@@ -194,15 +196,15 @@ class MergedReads:
         while cursor.valid():
             yield cursor.key()
             cursor.next()
-        error = self._error_of(cursor)
+        error = self._find_error(cursor)
         del cursor
         if error is not None:
             raise error
 
     def _cursor(self, family: int, lower: bytes, upper: bytes) -> RdictIter:
-        """Return a raw iterator: only that tells the end of a range from a damaged block."""
+        """Return a raw iterator. Only that distinguishes the end of a range from a damaged block."""
         options = ReadOptions()
-        # The binding's lower bound sets the upper one; seeking does what it should.
+        # The binding's lower bound would set the upper one, so the cursor seeks to the lower bound instead.
         options.set_iterate_upper_bound(upper)
         cursor = self._family(family).iter(options)
         cursor.seek(lower)
@@ -210,15 +212,15 @@ class MergedReads:
 
     # --- Errors ------------------------------------------------------------------------------------------------
 
-    def _error_of(self, cursor: RdictIter) -> StoreUnavailable | None:
-        """A cursor that ended early says so only when it is asked."""
+    def _find_error(self, cursor: RdictIter) -> StoreUnavailable | None:
+        """Return the error that ended a cursor early, if any. The cursor reports it only in its status."""
         try:
             cursor.status()
         except Exception as error:
-            return self._unreadable(error)
+            return self._make_read_error(error)
         return None
 
-    def _unreadable(self, error: Exception) -> StoreUnavailable:
+    def _make_read_error(self, error: Exception) -> StoreUnavailable:
         if isinstance(error, StoreUnavailable):
             return error
         return StoreUnavailable(
@@ -228,7 +230,7 @@ class MergedReads:
 
     def _opened(self) -> Rdict:
         if self._db is None:
-            raise self._gone.with_traceback(None)
+            raise self._closed_error.with_traceback(None)
         return self._db
 
     def _family(self, number: int) -> Rdict:
@@ -236,7 +238,7 @@ class MergedReads:
         return self._families[number]
 
 
-def _value(layers: Sequence[FamilyLayer], key: bytes) -> Value | NotInLayer | None:
+def _find_value(layers: Sequence[FamilyLayer], key: bytes) -> Value | NotInLayer | None:
     for layer in layers:
         found = layer.get(key)
         if found is not MISSING:

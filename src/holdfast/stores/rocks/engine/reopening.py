@@ -1,9 +1,9 @@
-"""Bringing back a store that a failed write or sync has stopped.
+"""Reopening of a store that a failed write or sync has stopped.
 
-stopped     every call is refused; the stop is logged once
-probe       after `reopen_after`, doubling: a file is written and synced in the directory
-reopen      the old handle is closed and the directory opened anew, from disk alone
-lost        the old handle does not close: only another process can open the directory
+stopped  every call is refused; the stop is logged once
+probe    after `reopen_after`, doubled each time: a file is written and synced in the directory
+reopen   the old database is closed, and the directory is opened again, from disk alone
+lost     the old database does not close: only another process can open the directory
 """
 
 import logging
@@ -22,20 +22,20 @@ from holdfast.stores.rocks.engine.database import Database, HandleNotClosed
 from holdfast.stores.rocks.recovery.layout import Layout, Opened, open_databases
 
 REOPEN_AFTER_MS = 5_000
-# How long the closing of a store that an error has stopped may take.
+# Seconds that closing a stopped store may take.
 CLOSING_S = 30.0
 # The longest pause between two attempts.
-_MOST_MS = 60_000
+_MAX_PAUSE_MS = 60_000
 
 _PROBE = "probe.tmp"
-# About as much as one flush of a small memtable needs: a disk with less would stop the store again at once.
+# About as much as one flush of a small memtable needs. A disk with less space would stop the store again at once.
 _PROBE_BYTES = 1 << 20
 
 _log = logging.getLogger("holdfast")
 
 
 class Reopening:
-    """Makes attempts to reopen one stopped store, one at a time, until one succeeds or the store is closed."""
+    """Attempts to reopen a stopped store, one at a time, until one succeeds or the store is closed."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class Reopening:
         reopen: Callable[[], Awaitable[None]],
         lose: Callable[[HandleNotClosed], None],
     ) -> None:
-        """`reopen` opens the store again or raises. `lose` is called if the store can never be opened again here."""
+        """`after_ms`: the pause before the first attempt. `reopen` opens the store again or raises. `lose` is called if
+        this process can never open the store again."""
         self._path = Path(path)
         self._runtime = runtime
         self._after_ms = after_ms
@@ -55,10 +56,11 @@ class Reopening:
         self._stopped_at = self._reopened_at = 0
         self._last_failure = ""
         self._timer: Timer | None = None
-        # Settled at the end of the attempt under way.
+        # Resolved at the end of the attempt in progress.
         self._attempt: Ticket[None] | None = None
         self.is_closed = False
         self.is_lost = False
+        # How often the store has stopped.
         self.stops = 0
 
     @property
@@ -66,12 +68,12 @@ class Reopening:
         return self._attempt is not None
 
     def stopped(self, cause: str) -> None:
-        """The store has stopped: log it, and try to reopen it after a pause."""
+        """Log that the store has stopped, and try to reopen it after a pause."""
         if self.is_closed:
-            return  # the closing itself failed, and raises
+            return  # closing the store failed, and raises the error itself
         now_ms = self._runtime.clock.now_ms()
-        # One that stops again soon after it was reopened goes on with longer pauses.
-        if now_ms - self._reopened_at > _MOST_MS:
+        # A store that stops again soon after it was reopened continues with longer pauses.
+        if now_ms - self._reopened_at > _MAX_PAUSE_MS:
             self._pause_ms = self._after_ms
         self.stops += 1
         self._stopped_at, self._last_failure = now_ms, ""
@@ -87,7 +89,7 @@ class Reopening:
         self._try_after_pause()
 
     async def close(self) -> None:
-        """Make no further attempt, and wait for the one under way."""
+        """Make no further attempt, and wait for the attempt in progress."""
         self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -97,7 +99,7 @@ class Reopening:
     def _try_after_pause(self) -> None:
         if not self.is_closed:
             self._timer = self._runtime.call_at(self._runtime.clock.now_ms() + self._pause_ms, self._try)
-            self._pause_ms = min(2 * self._pause_ms, max(_MOST_MS, self._after_ms))
+            self._pause_ms = min(2 * self._pause_ms, max(_MAX_PAUSE_MS, self._after_ms))
 
     def _try(self) -> None:
         self._timer = None
@@ -106,15 +108,17 @@ class Reopening:
             self._runtime.spawn(self.try_once())
 
     async def try_once(self) -> None:
+        """Make one attempt. If it fails, schedule the next one."""
         try:
-            # Before the old handle is closed: while the disk is full, RocksDB's own recovery keeps it from closing.
+            # Probe before the old database is closed: while the disk is full, RocksDB's own recovery keeps it from
+            # closing.
             await self._runtime.offload(lambda: probe(self._path))
             await self._reopen()
         except HandleNotClosed as error:
             _log.critical("store_lost", extra={"path": str(self._path), "cause": error.message})
             self.is_lost = True
             self._lose(error)
-        except Exception as error:  # whatever it is, the store is not open, and may be later
+        except Exception as error:  # after any error the store is not open, but a later attempt may succeed
             self._note_failure(error)
             self._try_after_pause()
         else:
@@ -135,8 +139,9 @@ class Reopening:
                 attempt.set_result(None)
 
     def _note_failure(self, error: Exception) -> None:
+        """Log a failed attempt."""
         cause = error.message if isinstance(error, HoldfastError) else str(error)
-        # Attempts that fail for the same cause are one event.
+        # Only the first attempt that fails for a cause is logged as a warning.
         level = logging.DEBUG if cause == self._last_failure else logging.WARNING
         self._last_failure = cause
         extra = {"path": str(self._path), "free_bytes": free_bytes(self._path), "cause": cause}
@@ -144,13 +149,13 @@ class Reopening:
 
 
 def remove_probe(path: Path) -> None:
-    """Remove the file that a process killed in the middle of a probe left."""
+    """Delete the file of a process that was killed during a probe."""
     with suppress(OSError):
         (path / _PROBE).unlink()
 
 
 def probe(path: Path) -> None:
-    """Raise OSError unless a file in the directory can be written and synced."""
+    """Raise `OSError` unless a file in the directory can be written and synced."""
     file_path = path / _PROBE
     try:
         with file_path.open("wb", buffering=0) as file:
@@ -162,9 +167,12 @@ def probe(path: Path) -> None:
         remove_probe(path)
 
 
-def open_settled(layout: Layout, lock: DirectoryLock | None = None) -> Opened:
-    """Open a store in whose directory a write or sync has failed. Its pages may only look written: the system may have
-    dropped them and say nothing more. So everything goes into new, synced files before any call is answered."""
+def open_after_failure(layout: Layout, lock: DirectoryLock | None = None) -> Opened:
+    """Open a store in whose directory a write or sync has failed, and write everything into new, synced files.
+
+    After a failed sync, pages in the system's cache may look written although the disk does not have them, and no later
+    error reports it. So this must complete before any call is served.
+    """
     opened = open_databases(layout, lock, has_lost_writes=True)
     try:
         for database in opened.databases:
@@ -177,9 +185,10 @@ def open_settled(layout: Layout, lock: DirectoryLock | None = None) -> Opened:
 
 
 def close_stopped(database: Database) -> None:
+    """Close a database that an error has stopped. Raise `HandleNotClosed` if it does not close in time."""
     try:
         database.close_stopped(CLOSING_S)
     except HandleNotClosed:
         raise
     except StoreUnavailable as error:
-        _log.debug("%s", error.message)  # its last flush failed, as the disk did; it is closed all the same
+        _log.debug("%s", error.message)  # its last flush failed because the disk did, but it is closed

@@ -1,12 +1,12 @@
-"""Commits that change two shards: both keep their half, or neither does, whatever a crash leaves of their logs.
+"""Commits that change two shards: both shards keep their half or neither does, whatever a crash leaves of their logs.
 
-    write    each shard writes its half as a frame of kind LINKED, one after the other in one turn. Both halves have the
-             number of the link and name the other shard (`LINK_KEY`)
-    sync     neither shard says that its half, or anything behind it, is on disk before the other half is too. So what
-             was answered, and what a checkpoint writes to RocksDB, never depends on a half that may be lost
-    opening  a half whose other half is missing is given up, with everything behind it: nothing of that was answered
+    write    each shard writes its half as a frame of kind LINKED, one right after the other. Both halves have the
+             number of the link and name the other shard (`LINK_KEY`).
+    sync     neither shard treats its half, or anything after it, as synced before the other half is on disk too. So
+             responses, and the data that a checkpoint writes to RocksDB, never depend on a half that may be lost.
+    opening  a half whose other half is missing is discarded, with everything after it: none of that had a response.
 
-There is one link at a time, so only the last one of a store can be incomplete.
+There is one link at a time, so only the last link of a store can be incomplete.
 """
 
 import struct
@@ -19,13 +19,13 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.log.replay import ReplayResult
 
-# The last link that a shard took part in.
+# The key of the last link that a shard took part in.
 LINK_KEY = keys.META + b"link"
 _MARK = struct.Struct(">QI")
 
 
 class LinkMark(NamedTuple):
-    """The number of a link, and the shard that has its other half."""
+    """The number of a link, and the number of the shard with its other half."""
 
     number: int
     partner: int
@@ -35,26 +35,30 @@ NO_LINK = LinkMark(0, 0)
 
 
 class Linked(Protocol):
-    """The database of a shard, with its log read, and nothing written yet."""
+    """The database of a shard after its log was read and before anything is written."""
 
     replayed: ReplayResult
 
-    def get(self, family: int, key: bytes) -> bytes | None: ...
+    def get(self, family: int, key: bytes) -> bytes | None:
+        """Return the value of a key; None if there is none."""
 
-    def leave_out(self, frame: int) -> None:
-        """Read the log again, up to before this frame."""
+    def replay_before(self, frame: int) -> None:
+        """Read the log again, up to the frame before this one."""
 
 
-def last_link(database: Linked) -> LinkMark:
+def read_last_link(database: Linked) -> LinkMark:
+    """Return the last link that a shard took part in; `NO_LINK` if there was none."""
     raw = database.get(keys.DIRECTORY, LINK_KEY)
     return NO_LINK if raw is None else LinkMark(*_MARK.unpack(raw))
 
 
-def complete_links(shards: Sequence[Linked], store: str) -> int:
-    """Leave out the half of a link whose other half is missing. Return the number of the last link that is complete.
+def resolve_links(shards: Sequence[Linked], store: str) -> int:
+    """Discard the half of a link whose other half is missing. Return the number of the last complete link.
 
-    Raise `StoreUnavailable` if the missing half was on disk once: then that shard is damaged, or of an older copy."""
-    links = [last_link(shard) for shard in shards]
+    Raise `StoreUnavailable` if the missing half was once on disk: its shard is then damaged, or restored from an older
+    copy.
+    """
+    links = [read_last_link(shard) for shard in shards]
     for number, (shard, link) in enumerate(zip(shards, links, strict=True)):
         frame = shard.replayed.linked
         if link == NO_LINK or links[link.partner].number >= link.number:
@@ -65,12 +69,12 @@ def complete_links(shards: Sequence[Linked], store: str) -> int:
                 "restore a backup of all shards",
                 path=store,
             )
-        shard.leave_out(frame)
-    return max((last_link(shard).number for shard in shards), default=0)
+        shard.replay_before(frame)
+    return max((read_last_link(shard).number for shard in shards), default=0)
 
 
 class ShardLink:
-    """The halves of one link on their way to disk."""
+    """One link whose halves are on their way to disk."""
 
     def __init__(self, runtime: Runtime, engines: tuple[Engine, Engine]) -> None:
         self._runtime = runtime
@@ -78,8 +82,8 @@ class ShardLink:
         self._on_disk: set[int] = set()
         self._waiting: list[Ticket[None]] = []
 
-    async def meet(self, engine: Engine) -> None:
-        """Return once the other half is on disk too, or an engine has stopped. This engine's own half is."""
+    async def wait_for_other_half(self, engine: Engine) -> None:
+        """Return once the other half is on disk too, or once an engine has stopped. The half of `engine` is on disk."""
         self._on_disk.add(id(engine))
         if len(self._on_disk) == len(self._engines):
             self.release()
@@ -92,6 +96,7 @@ class ShardLink:
         await ticket
 
     def release(self) -> None:
+        """Wake the engine that waits in `wait_for_other_half`."""
         waiting, self._waiting = self._waiting, []
         for ticket in waiting:
             if not ticket.done():
@@ -99,16 +104,17 @@ class ShardLink:
 
 
 class ShardLinks:
-    """Makes the links of an open store, one at a time."""
+    """The links of an open store, one at a time."""
 
     def __init__(self, runtime: Runtime, last: int) -> None:
+        """`last`: the number of the last complete link."""
         self._runtime = runtime
         self._last = last
         self._is_open = False
         self._waiting: list[Ticket[None]] = []
 
     async def begin(self) -> None:
-        """Return once no link is under way. `end` must follow."""
+        """Wait until no link is in progress. The caller must call `end`."""
         while self._is_open:
             ticket = self._runtime.ticket()
             self._waiting.append(ticket)
@@ -116,6 +122,7 @@ class ShardLinks:
         self._is_open = True
 
     def end(self) -> None:
+        """End the link in progress."""
         self._is_open = False
         waiting, self._waiting = self._waiting, []
         for ticket in waiting:
@@ -123,8 +130,11 @@ class ShardLinks:
                 ticket.set_result(None)
 
     async def commit(self, one: Engine, other: Engine, shards: tuple[int, int]) -> None:
-        """End an operation that has changed two shards, and return once both halves are on disk, also where other
-        operations are answered earlier: the next link must not begin before."""
+        """End an operation that has changed two shards, and return once both halves are on disk.
+
+        This holds for both durabilities: with "os", other operations get their response earlier, but the next link must
+        not begin before.
+        """
         self._last += 1
         link = ShardLink(self._runtime, (one, other))
         for engine, partner in ((one, shards[1]), (other, shards[0])):

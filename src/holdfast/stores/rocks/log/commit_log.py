@@ -1,7 +1,7 @@
-"""The commit log as its one writer sees it: append a frame, sync, continue in the next segment, free old segments.
+"""Writing the commit log: append a frame, sync, continue in the next segment, release old segments.
 
-Appending and all bookkeeping happen on the store's own thread of control. `sync` may run on another thread meanwhile,
-and so may `make_spare`: both touch files only, and their results are taken over afterwards.
+Only the store's own thread of control appends frames and does the bookkeeping. `sync` and `make_spare` may run on
+another thread meanwhile: they only touch files, and the store's thread records their results afterwards.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from holdfast.stores.disk.file_sync import sync_data
 from holdfast.stores.rocks.log.frames import HEADER_SIZE, LogPartKind, encode_frame, frame_size
 from holdfast.stores.rocks.log.segments import (
-    FIRST_FRAME_AT,
+    FIRST_FRAME_OFFSET,
     delete_segments,
     make_segment,
     reuse_segment,
@@ -21,19 +21,20 @@ from holdfast.stores.rocks.log.segments import (
     write_zeros,
 )
 
-# The size of a segment, unless a single frame needs more.
+# The size of a segment in bytes, unless a single frame needs more.
 SEGMENT_BYTES = 64 << 20
-# Zeros ahead of the last frame, at most. The commit that adds them takes about a quarter of a millisecond longer, and
-# its sync about one. With more, a short log would pay for zeros that it never uses.
+# At most this many bytes of zeros follow the last frame. The commit that adds them takes about 0.25 ms longer, and its
+# sync about 1 ms. With more zeros, a short log would pay for zeros that it never uses.
 ZEROS_BYTES = 1 << 20
 
 _GENERATION_SIZE = 8
-# Room at the end of each segment for the frame that names the next one.
+# Bytes reserved at the end of each segment for the frame that names the next one.
 _RESERVED = frame_size(_GENERATION_SIZE)
 
 
 class LogPosition(NamedTuple):
-    """A place in the log: frames up to `number` are before it, and the next one is in this segment or a later one."""
+    """A position between two frames: frames up to `number` are before it, and the next one is in this segment or a
+    later one."""
 
     number: int
     generation: int
@@ -44,27 +45,30 @@ START = LogPosition(0, 1)
 
 
 class PendingSync(NamedTuple):
-    """A sync that is to be carried out: of these files, and what is on disk once it has succeeded."""
+    """A sync to be carried out: its files, and the number of the last frame that is on disk once it has succeeded."""
 
     descriptors: tuple[int, ...]
     number: int
 
 
 class CommitLog:
+    """The commit log of one database, as its only writer uses it."""
+
     def __init__(self, directory: Path, begin: LogPosition) -> None:
-        """Continue behind `begin`, in a segment that `make_first` has made for it."""
+        """Continue after `begin`, in a segment that `make_first` has made for it."""
         self._directory = directory
         self._generation = begin.generation
         self._segments = [begin.generation]
         self._size = SEGMENT_BYTES
-        self._at = FIRST_FRAME_AT
-        # Once a frame goes past this place, zeros are added behind it. Before it there are zeros or old frames.
-        self._descriptor, self._zeros_due_at = self._open(begin.generation)
-        # Full segments whose last frames are not known to be on disk.
+        self._end_offset = FIRST_FRAME_OFFSET
+        # The end of the zeros or old frames that follow the last frame. Once a frame extends beyond it, zeros are
+        # added.
+        self._descriptor, self._zeros_end = self._open(begin.generation)
+        # Descriptors of full segments whose last frames are not yet synced.
         self._unsynced: list[int] = []
-        # The generation of a segment made ahead.
+        # The generation of the segment made in advance.
         self._spare: int | None = None
-        # Segments that hold nothing any more that is needed.
+        # Segments that are no longer needed and may be reused.
         self._free: list[int] = []
         self._last_generation = begin.generation
         self.number = begin.number
@@ -73,55 +77,58 @@ class CommitLog:
 
     @staticmethod
     def make_first(directory: Path, begin: LogPosition) -> None:
-        """Make the segment that a log begins in. Any earlier one of its generation is replaced."""
+        """Make the first segment of a log. It replaces any earlier segment of the same generation."""
         make_segment(directory, begin.generation, SEGMENT_BYTES, ZEROS_BYTES)
 
     @property
     def position(self) -> LogPosition:
-        """Return the place behind the last frame."""
+        """Return the position after the last frame."""
         return LogPosition(self.number, self._generation)
 
     @property
     def needs_spare(self) -> bool:
         """Return whether the next segment should be made now."""
-        return self._spare is None and 2 * self._at > self._size
+        return self._spare is None and 2 * self._end_offset > self._size
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
     def append(self, body: bytes, kind: LogPartKind = LogPartKind.CHANGES) -> tuple[int, int]:
-        """Write the changes of one commit as the next frame. The operating system has it when this returns.
+        """Write the changes of one commit as the next frame. The operating system has the frame when this returns.
 
-        Return the generation of the segment and the place of the body in it."""
+        Return the generation of the segment, and the offset of the body in it.
+        """
         size = frame_size(len(body))
-        if self._at + size + _RESERVED > self._size:
+        if self._end_offset + size + _RESERVED > self._size:
             self._continue_in_next(size)
-        at = self._at + HEADER_SIZE
+        offset = self._end_offset + HEADER_SIZE
         self._append(kind, body)
-        if self._at > self._zeros_due_at:
+        if self._end_offset > self._zeros_end:
             self._add_zeros()
-        return self._generation, at
+        return self._generation, offset
 
     def _append(self, kind: LogPartKind, body: bytes) -> None:
         frame = encode_frame(kind, self._generation, self.number + 1, self.synced, body)
-        write_whole(self._descriptor, frame, self._at)
-        self._at += len(frame)
+        write_whole(self._descriptor, frame, self._end_offset)
+        self._end_offset += len(frame)
         self.number += 1
         self.bytes_written += len(frame)
 
     def _add_zeros(self) -> None:
-        """Lengthen the file by zeros behind its last frame, for frames to come.
+        """Extend the file by zeros after its last frame, to make room for further frames.
 
-        The sync of this frame puts the zeros and the new length on disk along with it. Those of the next frames then
-        find that nothing but the content has changed."""
-        end = min(self._at + ZEROS_BYTES, self._size)
-        # No room for zeros is no reason to refuse a commit: the frames then lengthen the file.
+        The next sync puts the zeros and the new length on disk along with the frame. Later syncs are then cheaper,
+        because only the content of the file has changed.
+        """
+        end = min(self._end_offset + ZEROS_BYTES, self._size)
+        # A full disk is no reason to refuse the commit. Without zeros, the frames extend the file themselves.
         with suppress(OSError):
-            write_zeros(self._descriptor, self._at, end)
-        self._zeros_due_at = end
+            write_zeros(self._descriptor, self._end_offset, end)
+        self._zeros_end = end
 
     def _continue_in_next(self, size: int) -> None:
-        """Continue in the segment made ahead, or in one made now, without zeros: its caller waits for it."""
-        needed = FIRST_FRAME_AT + size + _RESERVED
+        """Continue in the segment made in advance, or else in a new one. The caller waits for the new one, so it gets
+        no zeros."""
+        needed = FIRST_FRAME_OFFSET + size + _RESERVED
         if self._spare is not None and needed <= SEGMENT_BYTES:
             generation, self._spare = self._spare, None
         else:
@@ -130,29 +137,30 @@ class CommitLog:
         self._append(LogPartKind.NEXT_SEGMENT, generation.to_bytes(_GENERATION_SIZE, "little"))
         self._unsynced.append(self._descriptor)
         if self._spare is not None and self._spare < generation:
-            # Too small for this frame, and too old for a later one: the log goes on in order of generation.
+            # The spare segment is too small for this frame. It cannot follow later either, because generations must
+            # rise.
             self._free.append(self._spare)
             self._spare = None
         self._generation = generation
         self._segments.append(generation)
         self._size = max(SEGMENT_BYTES, needed)
-        self._at = FIRST_FRAME_AT
-        self._descriptor, self._zeros_due_at = self._open(generation)
+        self._end_offset = FIRST_FRAME_OFFSET
+        self._descriptor, self._zeros_end = self._open(generation)
 
     # --- Syncing -----------------------------------------------------------------------------------------------
 
     def begin_sync(self) -> PendingSync:
-        """Return a sync of everything appended so far."""
+        """Return a sync of all frames appended so far."""
         return PendingSync((*self._unsynced, self._descriptor), self.number)
 
     @staticmethod
     def sync(pending: PendingSync) -> None:
-        """Carry out a sync. It may run on another thread."""
+        """Carry out a sync. May run on another thread."""
         for descriptor in pending.descriptors:
             sync_data(descriptor)
 
     def end_sync(self, pending: PendingSync) -> None:
-        """Note that a sync has succeeded."""
+        """Record that a sync has succeeded."""
         self.synced = max(self.synced, pending.number)
         for descriptor in pending.descriptors[:-1]:
             if descriptor in self._unsynced:
@@ -162,50 +170,51 @@ class CommitLog:
     # --- Segments ----------------------------------------------------------------------------------------------
 
     def begin_spare(self) -> tuple[int, int | None]:
-        """Return the segment to make ahead: its generation, and an old segment to turn into it, if any."""
+        """Return the generation of the segment to make in advance, and an old segment to reuse for it, if any."""
         reused = max(self._free, key=self._size_of, default=None)
         if reused is not None:
             self._free.remove(reused)
         return self._take_generation(), reused
 
     def make_spare(self, generation: int, reused: int | None) -> None:
-        """Make the segment. It may run on another thread."""
+        """Make the segment that `begin_spare` returned. May run on another thread."""
         if reused is None:
             make_segment(self._directory, generation, SEGMENT_BYTES, ZEROS_BYTES)
         else:
             reuse_segment(self._directory, reused, generation, SEGMENT_BYTES)
 
     def end_spare(self, generation: int) -> None:
-        """Take over a segment that was made. If the log has gone on behind it meanwhile, it is free for another use."""
+        """Record that the segment was made. If the log has already continued in a later segment, it is released."""
         if generation > self._generation:
             self._spare = generation
         else:
             self._free.append(generation)
 
     def release(self, upto: LogPosition) -> None:
-        """Free every segment before a position: its frames are no longer needed."""
+        """Release every segment before a position. Its frames are no longer needed."""
         self._free += [each for each in self._segments if each < upto.generation]
         self._segments = [each for each in self._segments if each >= upto.generation]
 
     def take_surplus(self) -> list[int]:
-        """Return free segments that are not worth keeping, to be deleted; one is kept for reuse."""
+        """Return the released segments to delete. The largest is kept for reuse, unless it is larger than a usual
+        segment."""
         by_size = sorted(self._free, key=self._size_of)
         surplus = by_size[:-1] if by_size and self._size_of(by_size[-1]) <= SEGMENT_BYTES else by_size
         self._free = [each for each in self._free if each not in surplus]
         return surplus
 
     def delete(self, generations: list[int]) -> None:
-        """Delete these segments. It may run on another thread."""
+        """Delete these segments. May run on another thread."""
         delete_segments(self._directory, generations)
 
     def close(self) -> None:
-        """Close the files and leave them as they are."""
+        """Close the files, and leave their content unchanged."""
         for descriptor in (*self._unsynced, self._descriptor):
             os.close(descriptor)
         self._unsynced, self._descriptor = [], -1
 
     def delete_all(self) -> None:
-        """Delete every segment of a closed log: everything in it rests elsewhere."""
+        """Delete every segment of a closed log. RocksDB must have everything in it."""
         spare = [] if self._spare is None else [self._spare]
         delete_segments(self._directory, [*self._segments, *self._free, *spare])
 
@@ -214,7 +223,7 @@ class CommitLog:
         return self._last_generation
 
     def _open(self, generation: int) -> tuple[int, int]:
-        """Return a descriptor of a segment, and the length of its file."""
+        """Return a descriptor of a segment, and the length of its file in bytes."""
         descriptor = os.open(segment_path(self._directory, generation), os.O_RDWR | os.O_CLOEXEC)
         return descriptor, os.fstat(descriptor).st_size
 

@@ -5,15 +5,15 @@
     body     `size` bytes, then zeros up to a multiple of 8
     footer   magic 4 | generation 8 | number 8 | checksum of these two 4
 
-Numbers are little-endian, checksums CRC-32C. `number` counts the frames of a store from 1 and never starts again.
-`generation` is that of the segment (segments.py): a segment that is used again still holds frames of its previous
-generation, and they must not be taken for new ones. `synced` is the number of the last frame that was known to be on
-disk when this frame was written. `key id` is 0; it is reserved for the key that a body is encrypted with.
+Numbers are little-endian, checksums are CRC-32C. `number` counts the frames of a store from 1 and never restarts.
+`generation` is that of the segment (`segments.py`): a reused segment still contains frames of its previous generation,
+which must not be mistaken for new ones. `synced` is the number of the last frame that was known to be on disk when this
+frame was written. `key id` is 0; it is reserved for the id of an encryption key.
 
-The footer is the last part that reaches the operating system. After a kill, a frame without a valid footer was cut
-short; a frame with one was written whole, so a wrong checksum in it means that the disk has damaged it.
+The footer is the last part of a frame to reach the operating system. After a kill, a frame without a valid footer was
+cut short. A frame with a valid footer was written whole, so a wrong checksum in it means that the disk has damaged it.
 
-To change the format, raise `FORMAT` and keep reading the frames of the previous one: a log may hold both.
+To change the format, raise `FORMAT` and keep reading frames of the previous format: a log may contain both.
 """
 
 import struct
@@ -38,19 +38,21 @@ _ZEROS = bytes(_ALIGNMENT)
 
 
 class LogPartKind(IntEnum):
-    # The body holds the changes of one commit.
+    """The content of a frame."""
+
+    # The changes of one commit.
     CHANGES = 1
-    # The last frame of a segment; the body is the generation of the segment that the log goes on in.
+    # The last frame of a segment. Its body is the generation of the next segment.
     NEXT_SEGMENT = 2
-    # As CHANGES, of a commit that has its other half in the log of another shard (links.py).
+    # The changes of a commit that has another half in the log of another shard (`shard_links.py`).
     LINKED = 3
 
 
 class FrameHeader(NamedTuple):
-    """A valid frame header, and the places of its frame in the segment."""
+    """A valid frame header. All offsets are in bytes from the start of the segment; `end` is the end of the frame."""
 
-    at: int
-    body_at: int
+    offset: int
+    body_offset: int
     body_size: int
     end: int
     number: int
@@ -60,15 +62,15 @@ class FrameHeader(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """A sign that a frame was written: a valid header, or a valid footer, which does not say what was synced."""
+    """Evidence that a frame was written: a valid header or footer. A footer has no synced number, which is then 0."""
 
-    at: int
+    offset: int
     number: int
     synced: int
 
 
 def frame_size(body_size: int) -> int:
-    """Return the size of a frame with a body of this size."""
+    """Return the size of a frame whose body has this size, in bytes."""
     return HEADER_SIZE + body_size + -body_size % _ALIGNMENT + FOOTER_SIZE
 
 
@@ -76,78 +78,83 @@ def encode_frame(kind: LogPartKind, generation: int, number: int, synced: int, b
     """Return a whole frame."""
     size = len(body)
     rest = _HEADER_REST.pack(size, crc32c(body), generation, number, synced, FORMAT, kind, 0, 0)
-    place = _FOOTER_REST.pack(generation, number)
+    position = _FOOTER_REST.pack(generation, number)
     return b"".join(
         (
             _HEADER_CHECK.pack(_HEADER_MAGIC, crc32c(rest)),
             rest,
             body,
             _ZEROS[: -size % _ALIGNMENT],
-            _FOOTER.pack(_FOOTER_MAGIC, generation, number, crc32c(place)),
+            _FOOTER.pack(_FOOTER_MAGIC, generation, number, crc32c(position)),
         )
     )
 
 
-def header_at(raw: bytes, at: int, generation: int) -> FrameHeader | None:
-    """Return the frame header at this place, or None if there is no valid one of this generation."""
-    if raw[at : at + 4] != _HEADER_MAGIC or at + HEADER_SIZE > len(raw):
+def read_header(raw: bytes, offset: int, generation: int) -> FrameHeader | None:
+    """Return the frame header at this offset, or None if there is no valid header of this generation."""
+    if raw[offset : offset + 4] != _HEADER_MAGIC or offset + HEADER_SIZE > len(raw):
         return None
-    _, checksum = _HEADER_CHECK.unpack_from(raw, at)
-    rest = raw[at + _HEADER_CHECK.size : at + HEADER_SIZE]
+    _, checksum = _HEADER_CHECK.unpack_from(raw, offset)
+    rest = raw[offset + _HEADER_CHECK.size : offset + HEADER_SIZE]
     if crc32c(rest) != checksum:
         return None
     size, body_checksum, its_generation, number, synced, _, kind, _, _ = _HEADER_REST.unpack(rest)
     if its_generation != generation:
         return None
-    return FrameHeader(at, at + HEADER_SIZE, size, at + frame_size(size), number, synced, kind, body_checksum)
+    return FrameHeader(
+        offset, offset + HEADER_SIZE, size, offset + frame_size(size), number, synced, kind, body_checksum
+    )
 
 
-def body_of(raw: bytes, header: FrameHeader) -> bytes | None:
+def read_body(raw: bytes, header: FrameHeader) -> bytes | None:
     """Return the body of a frame, or None if it is cut short or damaged."""
-    body = raw[header.body_at : header.body_at + header.body_size]
+    body = raw[header.body_offset : header.body_offset + header.body_size]
     return body if len(body) == header.body_size and crc32c(body) == header.body_checksum else None
 
 
-def next_frame(raw: bytes, start: int, generation: int) -> FrameHeader | None:
-    """Return the header of the first whole frame of this generation at or behind a place."""
-    at = raw.find(_HEADER_MAGIC, start)
-    while at >= 0:
-        header = header_at(raw, at, generation)
-        if header is not None and body_of(raw, header) is not None:
+def find_next_frame(raw: bytes, start: int, generation: int) -> FrameHeader | None:
+    """Return the header of the first whole frame of this generation at or after an offset."""
+    offset = raw.find(_HEADER_MAGIC, start)
+    while offset >= 0:
+        header = read_header(raw, offset, generation)
+        if header is not None and read_body(raw, header) is not None:
             return header
-        at = raw.find(_HEADER_MAGIC, at + 1)
+        offset = raw.find(_HEADER_MAGIC, offset + 1)
     return None
 
 
 def has_footer(raw: bytes, header: FrameHeader, generation: int) -> bool:
-    """Return whether the end of a frame was written, whatever has become of its body."""
-    return _footer_number(raw, header.end - FOOTER_SIZE, generation) == header.number
+    """Return whether the end of a frame was written, even if its body is damaged."""
+    return _read_footer_number(raw, header.end - FOOTER_SIZE, generation) == header.number
 
 
-def traces_of(raw: bytes, start: int, generation: int, number: int) -> list[Trace]:
-    """Return every sign behind a place that a frame of this generation, with this number or a higher one, was written:
-    the footer of any of them, or the header of one that follows the first."""
+def find_traces(raw: bytes, start: int, generation: int, number: int) -> list[Trace]:
+    """Return all evidence after an offset that a frame of this generation, with this number or a higher one, was
+    written.
+
+    The header of the frame with exactly this number does not count: a frame that was cut short has a header too.
+    """
     found: list[Trace] = []
-    at = raw.find(_HEADER_MAGIC, start)
-    while at >= 0:
-        header = header_at(raw, at, generation)
+    offset = raw.find(_HEADER_MAGIC, start)
+    while offset >= 0:
+        header = read_header(raw, offset, generation)
         if header is not None and header.number > number:
-            found.append(Trace(at, header.number, header.synced))
-        at = raw.find(_HEADER_MAGIC, at + 1)
-    at = raw.find(_FOOTER_MAGIC, start)
-    while at >= 0:
-        footer_number = _footer_number(raw, at, generation)
+            found.append(Trace(offset, header.number, header.synced))
+        offset = raw.find(_HEADER_MAGIC, offset + 1)
+    offset = raw.find(_FOOTER_MAGIC, start)
+    while offset >= 0:
+        footer_number = _read_footer_number(raw, offset, generation)
         if footer_number is not None and footer_number >= number:
-            found.append(Trace(at, footer_number, 0))
-        at = raw.find(_FOOTER_MAGIC, at + 1)
+            found.append(Trace(offset, footer_number, 0))
+        offset = raw.find(_FOOTER_MAGIC, offset + 1)
     return found
 
 
-def _footer_number(raw: bytes, at: int, generation: int) -> int | None:
-    """Return the number in the footer at a place, or None if there is no valid one of this generation."""
-    if at + FOOTER_SIZE > len(raw):
+def _read_footer_number(raw: bytes, offset: int, generation: int) -> int | None:
+    """Return the frame number in the footer at an offset, or None if there is no valid footer of this generation."""
+    if offset + FOOTER_SIZE > len(raw):
         return None
-    magic, its_generation, number, checksum = _FOOTER.unpack_from(raw, at)
+    magic, its_generation, number, checksum = _FOOTER.unpack_from(raw, offset)
     if magic != _FOOTER_MAGIC or its_generation != generation:
         return None
     return number if crc32c(_FOOTER_REST.pack(its_generation, number)) == checksum else None

@@ -1,15 +1,17 @@
 """Segments, the files of the commit log.
 
     log/000000000001.log   header: magic 16 | format 4 | size 8 | generation 8 | checksum 4, then zeros up to 4,096
-                           frames (frames.py), one behind the other, then zeros or frames of earlier generations
+                           frames (`frames.py`), one after the other, then zeros or frames of earlier generations
 
-`size` is the most that the file may grow to. It has zeros for a bounded way behind its last frame: a write into blocks
-that the file already has needs no change of the file system's own records, and its sync is cheaper. After a crash the
-file may end anywhere behind the header, and nothing follows from where it does.
+`size` is the maximum size of the file. The file has a bounded number of zeros after its last frame: a write into
+existing blocks changes no metadata of the file system, and its sync is cheaper. After a crash the file may end anywhere
+after the header, so its length means nothing.
 
-The name is the generation. A segment that is no longer needed gets the name of a later generation and a new header; the
-frames in it keep the old generation, and so are known to be old. A segment appears under its name only when its header
-is on disk.
+The file name is the generation. A segment that is no longer needed is reused: it gets the name of a later generation
+and a new header. The frames in it keep the old generation, and are thereby known to be old. A segment gets its name
+only after its header is on disk.
+
+To change the format, raise `_FORMAT`, keep reading the previous one, and raise the format of the store (`marker.py`).
 """
 
 import os
@@ -21,11 +23,11 @@ from pathlib import Path
 from google_crc32c import value as crc32c
 
 from holdfast.stores.disk.file_sync import sync_data, sync_directory, sync_file
-from holdfast.stores.rocks.log.frames import LogPartKind, body_of, header_at
+from holdfast.stores.rocks.log.frames import LogPartKind, read_body, read_header
 
 DIRECTORY = "log"
-# The place of the first frame: the header is alone in its page, so that no frame's write can tear it.
-FIRST_FRAME_AT = 4_096
+# The offset of the first frame. The header has a page of its own, so that no write of a frame can tear it.
+FIRST_FRAME_OFFSET = 4_096
 
 _FORMAT = 1
 _MAGIC = b"holdfast log\0\0\0\0"
@@ -36,25 +38,28 @@ _ZEROS = bytes(1 << 20)
 
 
 def segment_path(directory: Path, generation: int) -> Path:
+    """Return the path of a segment."""
     return directory / f"{generation:012}.log"
 
 
 def list_segments(directory: Path) -> list[int]:
-    """Return the generations of all segments in a directory, sorted."""
+    """Return the generations of all segments in a directory in ascending order."""
     if not directory.is_dir():
         return []
     return sorted(int(file.stem) for file in directory.glob("*.log") if file.stem.isdigit())
 
 
 def make_segment(directory: Path, generation: int, size: int, zeros_bytes: int) -> None:
-    """Make a segment that may grow to `size`, and return once it is on disk under its name. It begins with a header and
-    `zeros_bytes` of zeros."""
+    """Make a segment that may grow to `size` bytes, and return once it is on disk under its name.
+
+    It has a header, followed by `zeros_bytes` of zeros.
+    """
     path = segment_path(directory, generation)
     with _unfinished(path) as fresh:
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             write_whole(descriptor, _header(generation, size), 0)
-            write_zeros(descriptor, FIRST_FRAME_AT, min(size, FIRST_FRAME_AT + zeros_bytes))
+            write_zeros(descriptor, FIRST_FRAME_OFFSET, min(size, FIRST_FRAME_OFFSET + zeros_bytes))
             sync_file(descriptor)
         finally:
             os.close(descriptor)
@@ -78,13 +83,13 @@ def reuse_segment(directory: Path, old: int, generation: int, size: int) -> None
 
 
 def delete_segments(directory: Path, generations: list[int]) -> None:
-    """Delete segments. Missing ones are no error."""
+    """Delete segments. Missing ones are ignored."""
     for generation in generations:
         segment_path(directory, generation).unlink(missing_ok=True)
 
 
 def delete_all_but(directory: Path, generation: int) -> None:
-    """Delete every segment but one, and files that a crash left half made. Nobody may be making a segment meanwhile."""
+    """Delete every segment but one, and unfinished files of a crash. No segment may be made at the same time."""
     delete_segments(directory, [each for each in list_segments(directory) if each != generation])
     for file in directory.glob(f"*{_UNFINISHED}"):
         file.unlink(missing_ok=True)
@@ -100,54 +105,58 @@ def has_header(raw: bytes, generation: int) -> bool:
     return bool(magic == _MAGIC and its_generation == generation and crc32c(raw[: _HEADER.size]) == checksum)
 
 
-def whole_part(raw: bytes, generation: int, known: list[int]) -> tuple[int, bool]:
-    """Return the size of a segment up to the end of its last whole frame in order, 0 without a header; and whether the
-    log goes on in another segment. The frame that names a segment later than all known ones is left out."""
+def find_whole_part(raw: bytes, generation: int, known: list[int]) -> tuple[int, bool]:
+    """Return the size of a segment up to the end of its last whole frame in order, and whether the log continues in
+    another segment.
+
+    The size is 0 if there is no valid header. A frame that names a segment later than all those in `known` is left out.
+    """
     if not has_header(raw, generation):
         return 0, False
-    at = FIRST_FRAME_AT
-    while (header := header_at(raw, at, generation)) is not None and (body := body_of(raw, header)) is not None:
+    offset = FIRST_FRAME_OFFSET
+    while (header := read_header(raw, offset, generation)) is not None and (body := read_body(raw, header)) is not None:
         if header.kind == LogPartKind.NEXT_SEGMENT:
-            # One that is neither known nor later has been freed: this segment is one of the past.
+            # A next segment that is neither known nor later than the known ones has been released, so this segment is
+            # old.
             continues = int.from_bytes(body, "little") <= max(known)
-            return (header.end if continues else at), continues
-        at = header.end
-    return min(at, len(raw)), False
+            return (header.end if continues else offset), continues
+        offset = header.end
+    return min(offset, len(raw)), False
 
 
-def read_part(directory: Path, generation: int, at: int, size: int) -> bytes:
-    """Return a part of a segment. Raise `OSError` if it is not there."""
+def read_part(directory: Path, generation: int, offset: int, size: int) -> bytes:
+    """Return a part of a segment. Raise `OSError` if it is missing."""
     descriptor = os.open(segment_path(directory, generation), os.O_RDONLY | os.O_CLOEXEC)
     try:
-        part = os.pread(descriptor, size, at)
+        part = os.pread(descriptor, size, offset)
     finally:
         os.close(descriptor)
     if len(part) < size:
-        raise OSError(f"{segment_path(directory, generation)} ends before byte {at + size}")
+        raise OSError(f"{segment_path(directory, generation)} ends before byte {offset + size}")
     return part
 
 
-def write_whole(descriptor: int, data: bytes, at: int) -> None:
-    """Write all of the data at a place: the system may take less in one call."""
-    written = os.pwrite(descriptor, data, at)
+def write_whole(descriptor: int, data: bytes, offset: int) -> None:
+    """Write all data at an offset. The operating system may accept only part of it in one call."""
+    written = os.pwrite(descriptor, data, offset)
     while written < len(data):
-        written += os.pwrite(descriptor, memoryview(data)[written:], at + written)
+        written += os.pwrite(descriptor, memoryview(data)[written:], offset + written)
 
 
 def write_zeros(descriptor: int, start: int, end: int) -> None:
-    """Write zeros from one place up to another."""
-    for at in range(start, end, len(_ZEROS)):
-        write_whole(descriptor, _ZEROS[: end - at], at)
+    """Write zeros from one offset up to another."""
+    for offset in range(start, end, len(_ZEROS)):
+        write_whole(descriptor, _ZEROS[: end - offset], offset)
 
 
 def _header(generation: int, size: int) -> bytes:
     header = _HEADER.pack(_MAGIC, _FORMAT, size, generation)
-    return (header + _CHECKSUM.pack(crc32c(header))).ljust(FIRST_FRAME_AT, b"\0")
+    return (header + _CHECKSUM.pack(crc32c(header))).ljust(FIRST_FRAME_OFFSET, b"\0")
 
 
 @contextmanager
 def _unfinished(path: Path) -> Iterator[Path]:
-    """Give a name for the file until it is whole; remove the file if it does not become so."""
+    """Yield a temporary path for a file that the caller renames when it is complete. Delete the file if that fails."""
     fresh = path.with_suffix(_UNFINISHED)
     try:
         yield fresh

@@ -26,7 +26,13 @@ from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.disk.file_sync import make_directory, sync_file
 from holdfast.stores.rocks.engine.database import check_target
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
-from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, has_header, list_segments, segment_path, whole_part
+from holdfast.stores.rocks.log.segments import (
+    FIRST_FRAME_OFFSET,
+    find_whole_part,
+    has_header,
+    list_segments,
+    segment_path,
+)
 from holdfast.stores.rocks.recovery.layout import Layout, note_closed, open_databases, read_layout
 from holdfast.stores.rocks.recovery.marker import MARKER, check_directory, read_marker, write_marker
 from holdfast.stores.rocks.recovery.opening import DATABASE
@@ -84,7 +90,7 @@ def backup(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ba
     # Last: without it, the half of a backup is not taken for a store. As the store's own: if that names an owner, the
     # copy is opened as after a kill, and must have a log.
     for path, marker in zip(copy.paths, markers, strict=True):
-        write_marker(path, marker.pid, marker.role, format=marker.format, rest=marker.rest)
+        write_marker(path, marker.pid, marker.role, format=marker.format, closed_state=marker.closed_state)
     if copy.has_shards:
         write_marker(place, None, copy.role)
     # The log is replayed, and what cannot be opened is found out now.
@@ -110,10 +116,10 @@ def _copy_all(pinned: list[_Pinned], place: Path) -> Backup | None:
         if not log_continues:
             continue  # it has frames that follow those that were written while the segment before it was copied
         raw = each.file.read()
-        end, log_continues = whole_part(raw, each.generation, segments)
+        end, log_continues = find_whole_part(raw, each.generation, segments)
         raw = raw[:end]
         each.file.seek(0)
-        if not has_header(each.file.read(FIRST_FRAME_AT), each.generation):
+        if not has_header(each.file.read(FIRST_FRAME_OFFSET), each.generation):
             return None
         with to.open("wb") as copy:
             copy.write(raw)

@@ -17,7 +17,7 @@ from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.rocks.engine.forks import never_free
 from holdfast.stores.rocks.engine.layers import Layer
 from holdfast.stores.rocks.engine.reads import MergedReads
-from holdfast.stores.rocks.engine.shard_links import complete_links
+from holdfast.stores.rocks.engine.shard_links import resolve_links
 from holdfast.stores.rocks.log.replay import Replay, ReplayResult
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.recovery.layout import check_shards, read_layout
@@ -25,10 +25,10 @@ from holdfast.stores.rocks.recovery.marker import MARKER, WITH_LOG, Marker, chec
 from holdfast.stores.rocks.recovery.opening import (
     DATABASE,
     check_files,
-    covered_position,
-    in_use,
+    make_in_use_error,
+    make_opening_error,
     open_rocksdb,
-    opening_error,
+    read_covered_position,
 )
 
 # RocksDB needs none of these to read.
@@ -45,7 +45,7 @@ class ReadOnlyStore(MergedReads):
         """`may_be_missing`: a directory that is not there, or has no marker, is an empty store."""
         super().__init__()
         self.path = Path(os.path.realpath(path))
-        self._gone = StoreUnavailable("this copy was closed: open it again")
+        self._closed_error = StoreUnavailable("this copy was closed: open it again")
         self._view: Path | None = None
         try:
             check_directory(self.path)
@@ -73,7 +73,7 @@ class ReadOnlyStore(MergedReads):
                 **{name: str(fact).replace(str(view), str(self.path)) for name, fact in error.facts.items()},
             ) from None
         except Exception as error:  # the binding raises nothing more precise
-            raise opening_error(self.path, Exception(str(error).replace(str(view), str(self.path)))) from None
+            raise make_opening_error(self.path, Exception(str(error).replace(str(view), str(self.path)))) from None
         if marker.format >= WITH_LOG:
             self._replay()
 
@@ -83,7 +83,7 @@ class ReadOnlyStore(MergedReads):
         replay = Replay(
             self.path,
             self.path / LOG,
-            covered_position(self._opened()),
+            read_covered_position(self._opened()),
             was_closed=marker.pid is None,
             after_power_cut=not marker.is_of_this_boot,
             before=before,
@@ -91,13 +91,13 @@ class ReadOnlyStore(MergedReads):
         self.replayed = replay.run(layer.replay)
         self._layers = (layer,)
 
-    def leave_out(self, frame: int) -> None:
+    def replay_before(self, frame: int) -> None:
         """Read the log again, up to before this frame."""
         self._replay(before=frame)
 
     def forked(self) -> None:
         """Give RocksDB up in the child without closing it, and leave the rest to the parent."""
-        self._gone = forked_error(f"the copy in {self.path}")
+        self._closed_error = forked_error(f"the copy in {self.path}")
         for each in (self._db, *self._families):
             never_free(each)
         self._db, self._families, self._view = None, [], None
@@ -130,7 +130,7 @@ class ReadOnlyShards:
             # A crash may have ended the making of the shards. Nothing was ever in such a store.
             is_unfinished = layout.has_shards and not layout.role.is_made
             self.shards += [ReadOnlyStore(shard, may_be_missing=is_unfinished) for shard in layout.paths]
-            complete_links(self.shards, str(place))
+            resolve_links(self.shards, str(place))
         except BaseException:
             self.close()
             raise
@@ -141,7 +141,7 @@ class ReadOnlyShards:
         check_directory(path)
         lock = DirectoryLock.take(path)
         if lock is None:
-            raise in_use(path)
+            raise make_in_use_error(path)
         return cls(path, lock=lock)
 
     def close(self) -> None:

@@ -33,9 +33,9 @@ from holdfast.stores.rocks.engine.shard_links import LINK_KEY
 from holdfast.stores.rocks.journal.event_blocks import Row, encode_rows
 from holdfast.stores.rocks.journal.journal import TRIMMED, TRIMMED_UNTIL, decode_block
 from holdfast.stores.rocks.offline.read_only import ReadOnlyShards, ReadOnlyStore
-from holdfast.stores.rocks.recovery.layout import MAX_SHARDS, Layout, read_layout, remove_remains
+from holdfast.stores.rocks.recovery.layout import MAX_SHARDS, Layout, read_layout, remove_leftovers
 from holdfast.stores.rocks.recovery.marker import MARKER, Role, check_directory, write_marker
-from holdfast.stores.rocks.recovery.opening import in_use
+from holdfast.stores.rocks.recovery.opening import make_in_use_error
 from holdfast.stores.rocks.verify.store_check import check_shards
 
 # Called with the name of a step, how much of it is done, and the total if it is known.
@@ -83,11 +83,11 @@ def reshard(path: str | os.PathLike[str], shards: int, progress: Progress = lamb
     check_directory(place)
     lock = DirectoryLock.take(place)
     if lock is None:
-        raise in_use(place)
+        raise make_in_use_error(place)
     try:
         before = read_layout(place)
         if before.shards == shards:
-            remove_remains(before)
+            remove_leftovers(before)
             return Resharded(path=str(path), before=before.shards, shards=shards)
         return msgspec.structs.replace(_reshard(before, shards, lock, progress), path=str(path))
     finally:
@@ -95,16 +95,16 @@ def reshard(path: str | os.PathLike[str], shards: int, progress: Progress = lamb
 
 
 def _reshard(before: Layout, shards: int, lock: DirectoryLock, progress: Progress) -> Resharded:
-    remove_remains(before)
+    remove_leftovers(before)
     after = Layout(before.path, Role(shards, before.next_folder(), is_made=True))
     try:
         messages = _write(before, after, lock, progress)
         report = _check(after, progress)
     except BaseException:
-        remove_remains(before)
+        remove_leftovers(before)
         raise
     write_marker(after.path, None, after.role)
-    remove_remains(after)
+    remove_leftovers(after)
     return Resharded(
         path=str(after.path),
         before=before.shards,

@@ -66,7 +66,7 @@ class RocksPieceCursor:
             self._is_written = True
         key = piece_key(self._pieces.place, checker.number)
         self.has_failed = True
-        piece = checker.check(self._engine.database.get_passing(keys.INDEXES, key))
+        piece = checker.check(self._engine.database.get_uncached(keys.INDEXES, key))
         self.has_failed = False
         return piece
 

@@ -25,7 +25,7 @@ from holdfast.stores.rocks.directory.store_facts import ShardFacts
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.payloads.pieces import RocksPieceCursor, RocksPieceReader, piece_key
 from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
-from holdfast.stores.rocks.queues.message_cache import MessageCache
+from holdfast.stores.rocks.queues.messages import MessageCache
 
 # Bytes that a writer has written when it waits for the disk.
 _SYNC_EVERY = 8 << 20

@@ -1,4 +1,7 @@
-"""FIFO groups of one queue: which messages are ready in each, in order of id, and which head stands in the queue."""
+"""The FIFO groups of one queue: the Ready messages of each in order of id, and the head that the queue's order lists.
+
+Of each group, only the head is in the queue's order of claims, and only while no message of the group is in flight.
+"""
 
 import struct
 from collections.abc import Callable
@@ -9,34 +12,41 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.queues.window import Window
 
-_PLACE = struct.Struct(">16sBQ")
+_POSITION = struct.Struct(">16sBQ")
 _BUSY = struct.Struct(">I")
-# Groups kept in memory; the rest is read again when it is needed.
+# Groups kept in memory. The others are read again when they are needed.
 _MAX_LOADED = 10_000
 
-# A head's place in the queue's order: priority, visible_at, id.
-Place = tuple[int, int, bytes]
+# A head's position in the queue's order of claims: priority, visible_at, id.
+ClaimPosition = tuple[int, int, bytes]
 
 
 @dataclass(slots=True)
 class _Group:
-    # id 16 | priority 1 | visible_at 8 of the ready ones.
-    ready: Window
-    busy: int
-    shown: Place | None
+    """One group in memory."""
 
-    def head(self) -> Place | None:
+    # Ready messages: id 16 | priority 1 | visible_at 8.
+    ready: Window
+    # The number of messages in flight.
+    busy: int
+    # The head as the queue's order of claims lists it.
+    listed: ClaimPosition | None
+
+    def head(self) -> ClaimPosition | None:
+        """Return the message that claims should see, or None."""
         return group_head(is_busy=self.busy > 0, first=self._first)
 
-    def _first(self) -> Place | None:
-        place = self.ready.peek()
-        if place is None:
+    def _first(self) -> ClaimPosition | None:
+        position = self.ready.peek()
+        if position is None:
             return None
-        id16, priority, visible_at = _PLACE.unpack(place)
+        id16, priority, visible_at = _POSITION.unpack(position)
         return priority, visible_at, id16
 
 
 class RocksGroups:
+    """The FIFO groups of one queue."""
+
     def __init__(
         self,
         p: bytes,
@@ -45,64 +55,73 @@ class RocksGroups:
         *,
         is_empty: bool,
     ) -> None:
+        """`scanner` makes a function that scans the keys of a family with a prefix. `is_empty`: the queue has no
+        messages on disk."""
         self._p = p
         self._engine = engine
         self._scanner = scanner
         self._loaded: dict[str, _Group] = {}
-        # visible_at 8 | id 16 of everything ready in some group: the queue's own order has only the heads.
+        # All Ready messages in groups: visible_at 8 | id 16. The queue's own order of claims has only the heads.
         self._visible = Window(scanner(keys.INDEXES, keys.GROUP_VISIBLE + p), is_empty=is_empty)
 
     def prepare(self, name: str, changes: int = 1) -> None:
-        """Read what so many changes of this group will need: after it, the changes themselves read nothing."""
+        """Read what this number of changes of a group needs. The changes then read nothing."""
         group = self._loaded.get(name)
         if group is None:
             group = self._loaded[name] = self._load(name)
         group.ready.ensure(changes)
 
     def start_empty(self, name: str) -> None:
+        """Start a group that has no messages on disk."""
         self._loaded[name] = _Group(
-            ready=Window(self._scanner(keys.INDEXES, self._name(keys.GROUPS, name)), is_empty=True), busy=0, shown=None
+            ready=Window(self._scanner(keys.INDEXES, self._name(keys.GROUPS, name)), is_empty=True), busy=0, listed=None
         )
 
     def forget_some(self) -> None:
-        """Between operations: keep memory bounded. Everything is on disk too."""
+        """Forget loaded groups if there are too many. Call it between operations only; everything is on disk too."""
         if len(self._loaded) > _MAX_LOADED:
             self._loaded.clear()
 
     def first_visible(self) -> bytes | None:
+        """Return the first Ready message in any group, visible_at 8 | id 16."""
         return self._visible.peek()
 
     def ready_ids(self, name: str, limit: int) -> list[bytes]:
-        """The first ready ones, in order of id."""
+        """Return the ids of a group's first Ready messages, in order."""
         self.prepare(name, limit)
         return [key[: keys.ID_SIZE] for key in self._loaded[name].ready.first(limit)]
 
     def is_busy(self, name: str) -> bool:
+        """Return whether any message of the group is in flight."""
         self.prepare(name)
         return self._loaded[name].busy > 0
 
     def is_head(self, name: str, id16: bytes) -> bool:
+        """Return whether this message is the listed head of its group."""
         self.prepare(name)
-        shown = self._loaded[name].shown
-        return shown is not None and shown[2] == id16
+        listed = self._loaded[name].listed
+        return listed is not None and listed[2] == id16
 
     def join(self, name: str, priority: int, visible_at: int, id16: bytes) -> None:
-        place = _PLACE.pack(id16, priority, visible_at)
-        self._engine.insert(self._name(keys.GROUPS, name) + place, b"", keys.INDEXES)
-        self._loaded[name].ready.push(place)
+        """Add a Ready message to its group. `update_head` must follow."""
+        position = _POSITION.pack(id16, priority, visible_at)
+        self._engine.insert(self._name(keys.GROUPS, name) + position, b"", keys.INDEXES)
+        self._loaded[name].ready.push(position)
         key = keys.instant(visible_at) + id16
         self._engine.insert(keys.GROUP_VISIBLE + self._p + key, b"", keys.INDEXES)
         self._visible.push(key)
 
     def leave(self, name: str, priority: int, visible_at: int, id16: bytes) -> None:
-        place = _PLACE.pack(id16, priority, visible_at)
-        self._engine.delete(self._name(keys.GROUPS, name) + place, keys.INDEXES)
-        self._loaded[name].ready.discard(place)
+        """Remove a Ready message from its group. `update_head` must follow."""
+        position = _POSITION.pack(id16, priority, visible_at)
+        self._engine.delete(self._name(keys.GROUPS, name) + position, keys.INDEXES)
+        self._loaded[name].ready.discard(position)
         key = keys.instant(visible_at) + id16
         self._engine.delete(keys.GROUP_VISIBLE + self._p + key, keys.INDEXES)
         self._visible.discard(key)
 
     def count_busy(self, name: str, change: int) -> None:
+        """Change the number of messages in flight. `update_head` must follow."""
         group = self._loaded[name]
         group.busy += change
         if group.busy:
@@ -110,12 +129,12 @@ class RocksGroups:
         else:
             self._engine.delete(self._name(keys.BUSY, name), keys.INDEXES)
 
-    def replace_head(self, name: str) -> tuple[Place | None, Place | None]:
-        """After a change: the head that must go from the queue's order, and the one that must stand there."""
+    def update_head(self, name: str) -> tuple[ClaimPosition | None, ClaimPosition | None]:
+        """Return the head to remove from the queue's order and the one to add, after a group has changed."""
         group = self._loaded[name]
         head = group.head()
-        turned = replace_head(group.shown, head)
-        group.shown = head
+        turned = replace_head(group.listed, head)
+        group.listed = head
         return turned
 
     def _load(self, name: str) -> _Group:
@@ -124,9 +143,9 @@ class RocksGroups:
         group = _Group(
             ready=Window(self._scanner(keys.INDEXES, self._name(keys.GROUPS, name)), is_empty=False),
             busy=0 if busy is None else _BUSY.unpack(busy)[0],
-            shown=None,
+            listed=None,
         )
-        group.shown = group.head()
+        group.listed = group.head()
         return group
 
     def _name(self, space: bytes, name: str) -> bytes:

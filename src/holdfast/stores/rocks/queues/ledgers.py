@@ -1,4 +1,4 @@
-"""Claim ledgers on disk: a consumer's open claims by number, and the highest number it has closed."""
+"""Claim ledgers on disk: the open claims of each consumer by number, and the highest number it has closed."""
 
 import msgspec
 
@@ -14,10 +14,13 @@ _decode = msgspec.msgpack.Decoder(tuple[int, list[Receipt]]).decode
 
 
 class LedgerKeys:
+    """The keys of claim ledgers."""
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def open_claims(self, queue: QueueState, consumer: str, number: int | None, upto: int | None) -> list[OpenClaim]:
+        """Return the consumer's open claims by number: all of them, the one with `number`, or those up to `upto`."""
         self._engine.write()
         space = _name(queue, consumer)
         lower = space if number is None else space + keys.instant(number)
@@ -28,15 +31,18 @@ class LedgerKeys:
         ]
 
     def put(self, queue: QueueState, consumer: str, claim: OpenClaim) -> None:
+        """Write an open claim."""
         key = _name(queue, consumer) + keys.instant(claim.number)
         self._engine.put(key, _encode((claim.claimed_at, claim.receipts)), keys.INDEXES)
 
     def close(self, queue: QueueState, consumer: str, numbers: list[int], closed_upto: int) -> None:
+        """Delete closed claims, and write the highest number closed."""
         for number in numbers:
             self._engine.delete(_name(queue, consumer) + keys.instant(number), keys.INDEXES)
         self._engine.put(keys.CLOSED + queue.p + keys.hashed(consumer), keys.instant(closed_upto), keys.INDEXES)
 
     def closed_upto(self, queue: QueueState, consumer: str) -> int:
+        """Return the highest number closed; `NONE_CLOSED` if there is none."""
         self._engine.write()
         raw = self._engine.database.get(keys.INDEXES, keys.CLOSED + queue.p + keys.hashed(consumer))
         return NONE_CLOSED if raw is None else keys.parse_instant(raw)

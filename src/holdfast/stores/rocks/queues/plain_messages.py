@@ -1,19 +1,20 @@
-"""Plain messages: the keys of one, and the parts of a frame that stand for many.
+"""Plain messages: the keys of one, and the parts of a frame that describe many.
 
-A plain message is due or in flight, and has no keys but those of its state: it has no group, TTL, state document,
-payload in pieces, nor a life of its own on disk. All its keys follow from its envelope and its life. So a frame need
-not have them, and a message that is enqueued, claimed and acked between two checkpoints never gets any.
+A plain message is due or in flight, and has only the keys of its state. It has no group, TTL, state document, payload
+in pieces, or separate life record. All its keys follow from its envelope and its life. So a frame does not contain
+them, and a message that is enqueued, claimed and acked between two checkpoints never has any.
 
-A part of a frame, as `layers.py` draws it, is a number, a key and a value:
+A part of a frame (see `layers.py`) is a number, a key and a value:
 
     number         key                                                           value
     512 added      P 8 | form 1 | priority 1 | visible_at 8 | enqueued_at 8 | ids  payloads, or whole records
     513 claimed    P 8 | ids                                                     lives, as one MessagePack array
-    514 finished   P 8 | ids                                                     when their leases would have ended
+    514 finished   P 8 | ids                                                     the ends of their leases
 
-Ids and instants are of 8 bytes, big-endian. A part has all that replaying it needs, so that replaying it over a later
-state ends in the same state. To change a part, give it another number, keep reading this one, and raise the format of
-the store (`marker.py`).
+Ids and instants are 8 bytes, big-endian. A part has everything that its replay needs. So replaying it over a later
+state ends in that same state.
+
+To change a part, give it another number, keep reading this one, and raise the format of the store (`marker.py`).
 """
 
 import struct
@@ -34,22 +35,22 @@ ADDED: Final = 512
 CLAIMED: Final = 513
 FINISHED: Final = 514
 
-# The families that plain messages have keys in. Every key of theirs ends with the message's id.
+# The families of a plain message's keys. Each of these keys ends with the message's id.
 FAMILIES = frozenset({keys.MESSAGES, keys.VISIBLE, keys.EXPIRIES, keys.LEASES})
 
-# Changes of a family: its number, the keys, and their values, or one value for all; None if they are deleted.
+# Changes of one family: its number, the keys, and their values. One value may stand for all keys; None deletes them.
 KeyChanges = tuple[int, list[bytes], list[bytes] | bytes | None]
 
 _HEAD = struct.Struct(">8sBBQQ")
-_PLACE = struct.Struct(">Q16s")
+_EXPIRY = struct.Struct(">Q16s")
 _encode_lives = msgspec.msgpack.Encoder().encode
 _decode_lives = msgspec.msgpack.Decoder(list[Life]).decode
 
 
 class AddedForm(IntEnum):
-    """What an added part has of each message."""
+    """The content of an added part for each message."""
 
-    # The payload of a message that has nothing else: bytes, or JSON.
+    # Only the payload, of a message without any other attributes: bytes, or JSON.
     BYTES = 0
     JSON = 1
     # The whole record.
@@ -57,15 +58,17 @@ class AddedForm(IntEnum):
 
 
 _CONTENT_TYPES = {AddedForm.BYTES: BYTES, AddedForm.JSON: JSON}
-# Larger payloads have records of their own in a frame, which need not stay in memory (`layers.py`).
-_MOST_BYTES = 32 << 10
-# Read once: to find a member in its class costs as much as a field of a message.
+# In bytes. A larger payload gets its own entry in a frame, so that it need not stay in memory (`layers.py`).
+_MAX_BYTES = 32 << 10
+# Module-level names, because looking up an enum member costs as much as a field of a message.
 _BYTES, _JSON, _RECORD = AddedForm.BYTES, AddedForm.JSON, AddedForm.RECORD
 
 
-def form_of(drafts: Sequence[Draft]) -> AddedForm | None:
-    """Return the shortest form that can tell these drafts in one part; None if one of them becomes a message that is
-    not plain, has another priority or is not due at once."""
+def choose_form(drafts: Sequence[Draft]) -> AddedForm | None:
+    """Return the shortest form that can describe all these drafts in one part.
+
+    Return None if they differ in priority, or if any of them becomes a message that is not plain or not due at once.
+    """
     first = drafts[0]
     priority, content_type = first.priority, first.content_type
     form = _BYTES if content_type == BYTES else _JSON if content_type == JSON else _RECORD
@@ -78,7 +81,7 @@ def form_of(drafts: Sequence[Draft]) -> AddedForm | None:
             or draft.key is not None
             or draft.group is not None
             or draft.pieces is not None
-            or len(draft.payload) > _MOST_BYTES
+            or len(draft.payload) > _MAX_BYTES
         ):
             return None
         if (
@@ -95,10 +98,11 @@ def form_of(drafts: Sequence[Draft]) -> AddedForm | None:
 # --- Keys ------------------------------------------------------------------------------------------------------
 
 
-def keys_of(entry: StoredMessage) -> Iterator[tuple[int, bytes, bytes]]:
+def iterate_keys(entry: StoredMessage) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield the keys of a plain message, with their families and values."""
     p, life, id16 = entry.p, entry.life, entry.id16
-    # A life keeps what the message was born with, unless there is one of its own on disk.
+    # `encode_message` stores the values that the message was enqueued with; the life still has them, because a plain
+    # message has no life record.
     yield keys.MESSAGES, p + id16, encode_message(entry.envelope, life)
     if life.lease is None:
         yield keys.VISIBLE, visible_key(entry), b""
@@ -108,7 +112,7 @@ def keys_of(entry: StoredMessage) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def visible_key(entry: StoredMessage) -> bytes:
-    """Return the key of a Ready message in the order of claims."""
+    """Return a Ready message's key in the order of claims."""
     return _visible(entry.p, entry.life, entry.id16)
 
 
@@ -116,7 +120,7 @@ def expiry_key(entry: StoredMessage) -> bytes:
     """Return the key of the end of a message's lease."""
     lease = entry.life.lease
     assert lease is not None
-    return entry.p + _PLACE.pack(lease.expires_at, entry.id16)
+    return entry.p + _EXPIRY.pack(lease.expires_at, entry.id16)
 
 
 def _visible(p: bytes, life: Life, id16: bytes) -> bytes:
@@ -130,11 +134,11 @@ def _visible_head(p: bytes, life: Life) -> bytes:
 # --- Parts of a frame ------------------------------------------------------------------------------------------
 
 
-def keys_of_added(
+def make_keys_of_added(
     p: bytes, entries: list[StoredMessage], form: AddedForm
 ) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """Return the names and records of fresh messages of one priority that were enqueued together, and their keys in the
-    order of claims."""
+    """Return the names, records and keys in the order of claims of new messages of one priority that were enqueued
+    together."""
     envelope, life = entries[0].envelope, entries[0].life
     if form is _RECORD:
         records = [encode_message(entry.envelope, life) for entry in entries]
@@ -145,8 +149,8 @@ def keys_of_added(
     return [p + entry.id16 for entry in entries], records, [head + entry.id16 for entry in entries]
 
 
-def added(p: bytes, entries: list[StoredMessage], form: AddedForm) -> tuple[int, bytes, list[bytes]]:
-    """Return the part for fresh messages of one priority that were enqueued together."""
+def encode_added(p: bytes, entries: list[StoredMessage], form: AddedForm) -> tuple[int, bytes, list[bytes]]:
+    """Return the part for new messages of one priority that were enqueued together."""
     envelope, life = entries[0].envelope, entries[0].life
     head = _HEAD.pack(p, form, life.priority, life.visible_at, envelope.enqueued_at)
     values = (
@@ -157,22 +161,26 @@ def added(p: bytes, entries: list[StoredMessage], form: AddedForm) -> tuple[int,
     return ADDED, head + _ids(entries), values
 
 
-def claimed(p: bytes, entries: list[StoredMessage], lives: list[Life]) -> tuple[int, bytes, bytes]:
-    """Return the part for messages that have been claimed; their lives have leases, and the old place in the order."""
+def encode_claimed(p: bytes, entries: list[StoredMessage], lives: list[Life]) -> tuple[int, bytes, bytes]:
+    """Return the part for claimed messages.
+
+    `lives` are their new lives. Each has a lease, and still has the priority and visible_at of the message's key in the
+    order of claims.
+    """
     return CLAIMED, p + _ids(entries), _encode_lives(lives)
 
 
-def finished(p: bytes, entries: list[StoredMessage]) -> tuple[int, bytes, bytes]:
-    """Return the part for messages in flight that go."""
+def encode_finished(p: bytes, entries: list[StoredMessage]) -> tuple[int, bytes, bytes]:
+    """Return the part for messages in flight that are removed."""
     ends = [lease.expires_at for entry in entries if (lease := entry.life.lease) is not None]
     return FINISHED, p + _ids(entries), struct.pack(f">{len(entries)}Q", *ends)
 
 
-def changes_of(number: int, key: bytes, value: bytes | list[bytes]) -> list[KeyChanges]:
-    """Return the changes of keys that a part stands for."""
+def decode_part(number: int, key: bytes, value: bytes | list[bytes]) -> list[KeyChanges]:
+    """Return the changes of keys that a part describes."""
     if number == ADDED:
         assert isinstance(value, list)
-        return _changes_of_added(key, value)
+        return _decode_added(key, value)
     assert isinstance(value, bytes)
     p, ids = key[: keys.P_SIZE], consecutive_to_bytes(_instants(key[keys.P_SIZE :]))
     names = [p + id16 for id16 in ids]
@@ -187,10 +195,10 @@ def changes_of(number: int, key: bytes, value: bytes | list[bytes]) -> list[KeyC
     if number == FINISHED:
         expiries = _expiries(p, _instants(value), ids)
         return [(keys.EXPIRIES, expiries, None), (keys.LEASES, names, None), (keys.MESSAGES, names, None)]
-    raise ValueError(f"a frame has a part of an unknown kind, {number}")
+    raise ValueError(f"a frame has a part of the unknown kind {number}")
 
 
-def _changes_of_added(key: bytes, values: list[bytes]) -> list[KeyChanges]:
+def _decode_added(key: bytes, values: list[bytes]) -> list[KeyChanges]:
     p, number, priority, visible_at, enqueued_at = _HEAD.unpack_from(key)
     form, life = AddedForm(number), Life(priority=priority, visible_at=visible_at)
     if form is not _RECORD:
@@ -201,7 +209,7 @@ def _changes_of_added(key: bytes, values: list[bytes]) -> list[KeyChanges]:
 
 
 def _expiries(p: bytes, ends: Sequence[int], ids: list[bytes]) -> list[bytes]:
-    return [p + _PLACE.pack(ends_at, id16) for ends_at, id16 in zip(ends, ids, strict=True)]
+    return [p + _EXPIRY.pack(ends_at, id16) for ends_at, id16 in zip(ends, ids, strict=True)]
 
 
 def _ids(entries: list[StoredMessage]) -> bytes:

@@ -1,4 +1,8 @@
-"""What all queues of a store share: deadlines, what is not yet committed, and who must be told of what."""
+"""State that all queues of a shard share: TTL and retention deadlines, uncommitted keys, and notifications.
+
+A claim must not find a message before the commit that made it ready is durable. So the key of such a message stays in
+`_uncommitted` until the engine has finished that commit, and only then enters the window of its queue.
+"""
 
 from collections.abc import Callable
 
@@ -12,25 +16,32 @@ from holdfast.stores.rocks.queues.window import Window
 
 
 class Publisher:
+    """The publication of messages once they are committed, and the notification of their queues' waiters."""
+
     def __init__(self, engine: Engine, listener: Listener) -> None:
         self._engine = engine
         self._listener = listener
-        # Queues whose counters the open batch must carry.
+        # Queues, by their prefix, whose counters must be written with the next commit.
         self.dirty: dict[bytes, QueueState] = {}
-        # Queues in which something was shown since the last commit: their waiters are to be told.
-        self.shown: dict[bytes, QueueState] = {}
-        # Keys of `vi` that are written but not committed: no claim may find them yet.
+        # Queues, by their prefix, in which a claim may find something new: their waiters must be notified.
+        self.changed: dict[bytes, QueueState] = {}
+        # Keys of the family `vi` that are not yet committed: no claim may find them.
         self._uncommitted: set[bytes] = set()
-        # The same for messages of groups, which would be taken along behind their head.
+        # Ids of messages in groups that are not yet committed. Their keys alone do not protect them, because a claim of
+        # a group's head takes the messages behind it along.
         self._uncommitted_ids: set[int] = set()
-        # What is shown now is so by the clock alone: the end of a lease or a TTL.
+        # Set while messages become ready only because a lease or TTL has ended. After a crash the clock would make them
+        # ready again, so claims need not wait for the commit.
         self.ends_by_time = False
-        # Deadlines of all queues, when 8 | P 8 | id 16: ends of TTLs, and of keeping what succeeded.
+        # Deadlines of all queues, instant 8 | P 8 | id 16: ends of TTLs, and of the retention of succeeded messages.
         self.ttls = Window(self.scanner(keys.INDEXES, keys.TTLS), is_empty=False)
         self.kept = Window(self.scanner(keys.INDEXES, keys.KEPT), is_empty=False)
 
     def scanner(self, family: int, prefix: bytes) -> Callable[[bytes, int], list[bytes]]:
-        """Reads the keys of a space in order, without its prefix; not those that are not yet committed."""
+        """Return a function that scans the keys with this prefix in order, for a `Window`.
+
+        The function takes the key to begin at and a limit. It leaves out uncommitted keys, and strips the prefix.
+        """
         upper, size = keys.after(prefix), len(prefix)
 
         def scan(from_key: bytes, limit: int) -> list[bytes]:
@@ -45,116 +56,127 @@ class Publisher:
 
         return scan
 
-    def overdue_ttls(self, shelf: QueueState | None, limit: int, now_ms: int) -> list[bytes]:
-        """Ends of TTLs that have come, of one queue or of all. Seldom any: the sweeper sees to them."""
+    def overdue_ttls(self, queue: QueueState | None, limit: int, now_ms: int) -> list[bytes]:
+        """Return up to `limit` TTL deadlines that have passed, of one queue or, without one, of all queues.
+
+        There are few at any time, because the sweeper ends TTLs soon after their deadline.
+        """
         first = self.ttls.peek()
         if first is None or keys.parse_instant(first) > now_ms or limit <= 0:
             return []
         bound = keys.instant(now_ms + 1)
-        return [key for key in self.ttls.first(limit) if key < bound and (shelf is None or key[8:16] == shelf.p)]
+        return [key for key in self.ttls.first(limit) if key < bound and (queue is None or key[8:16] == queue.p)]
 
     # --- Counters ----------------------------------------------------------------------------------------------
 
     def write_counters(self) -> None:
-        for p, shelf in self.dirty.items():
-            self._engine.put(keys.COUNTERS + p, encode_counters(shelf.counters), keys.DIRECTORY)
+        """Add the counters of all changed queues to the open commit."""
+        for p, queue in self.dirty.items():
+            self._engine.put(keys.COUNTERS + p, encode_counters(queue.counters), keys.DIRECTORY)
         self.dirty.clear()
 
     def close(self) -> None:
+        """Drop all references to queues."""
         self.dirty.clear()
-        self.shown.clear()
+        self.changed.clear()
 
-    def forget(self, shelf: QueueState) -> None:
-        """The queue is gone: nothing of it is to be written or told any more."""
-        self.dirty.pop(shelf.p, None)
-        self.shown.pop(shelf.p, None)
+    def forget(self, queue: QueueState) -> None:
+        """Write no more counters and send no more notifications for a queue that was removed."""
+        self.dirty.pop(queue.p, None)
+        self.changed.pop(queue.p, None)
 
-    # --- What may be claimed -----------------------------------------------------------------------------------
+    # --- Claimable messages ------------------------------------------------------------------------------------
 
-    def show_after_commit(self, shelf: QueueState, priority: int, key: bytes) -> None:
+    def publish_after_commit(self, queue: QueueState, priority: int, key: bytes) -> None:
+        """Let claims find a message once it is committed.
+
+        `key` is visible_at 8 | id 16. A message that becomes ready only because a lease or TTL has ended can be claimed
+        at once, unless its enqueue is not yet committed.
+        """
         if self.ends_by_time and keys.parse_id(key[8:]) not in self._uncommitted_ids:
-            # The clock alone says it, and says it again after a crash.
-            shelf.show(priority, key)
-            self.shown[shelf.p] = shelf
+            queue.publish(priority, key)
+            self.changed[queue.p] = queue
             return
-        full_key = keys.level(shelf.p, priority) + key
+        full_key = keys.level(queue.p, priority) + key
         self._uncommitted.add(full_key)
 
-        def show() -> None:
-            self.shown[shelf.p] = shelf
-            if full_key in self._uncommitted:  # else it went before it was ever seen
+        def publish() -> None:
+            self.changed[queue.p] = queue
+            # The key is missing if the message changed again before this commit.
+            if full_key in self._uncommitted:
                 self._uncommitted.discard(full_key)
-                shelf.show(priority, key)
+                queue.publish(priority, key)
 
-        self._engine.publish_after_commit(show)
+        self._engine.publish_after_commit(publish)
 
-    def show_all_after_commit(self, shelf: QueueState, priority: int, shown: list[bytes], visible: list[bytes]) -> None:
-        """Let claims find messages once they are committed. `visible` are their whole keys in the family `vi`, `shown`
-        the same without the level."""
-        self._uncommitted.update(visible)
+    def publish_all_after_commit(
+        self, queue: QueueState, priority: int, claimable: list[bytes], full_keys: list[bytes]
+    ) -> None:
+        """Let claims find messages of one priority once they are committed.
 
-        def show() -> None:
-            self.shown[shelf.p] = shelf
+        `claimable` are their keys as in `publish_after_commit`, in order; `full_keys` the same keys with the prefix of
+        the queue and the priority, as stored in the family `vi`.
+        """
+        self._uncommitted.update(full_keys)
+
+        def publish() -> None:
+            self.changed[queue.p] = queue
             uncommitted = self._uncommitted
-            if uncommitted.issuperset(visible):
-                uncommitted.difference_update(visible)
-                shelf.show_all(priority, shown)
+            if uncommitted.issuperset(full_keys):
+                uncommitted.difference_update(full_keys)
+                queue.publish_all(priority, claimable)
                 return
-            # Some went before they were ever seen.
-            remaining = [key for key, whole in zip(shown, visible, strict=True) if whole in uncommitted]
-            uncommitted.difference_update(visible)
+            # Some of the messages changed again before this commit.
+            remaining = [key for key, full_key in zip(claimable, full_keys, strict=True) if full_key in uncommitted]
+            uncommitted.difference_update(full_keys)
             if remaining:
-                shelf.show_all(priority, remaining)
+                queue.publish_all(priority, remaining)
 
-        self._engine.publish_after_commit(show)
+        self._engine.publish_after_commit(publish)
 
-    def hide_all(self, visible: list[bytes]) -> None:
-        """They go, perhaps before they were shown."""
+    def unpublish(self, queue: QueueState, priority: int, key: bytes) -> None:
+        """Cancel the publication of a message that changes again before its commit."""
         if self._uncommitted:
-            self._uncommitted.difference_update(visible)
-
-    def hide(self, shelf: QueueState, priority: int, key: bytes) -> None:
-        """It goes before it was shown."""
-        if self._uncommitted:
-            self._uncommitted.discard(keys.level(shelf.p, priority) + key)
+            self._uncommitted.discard(keys.level(queue.p, priority) + key)
 
     def note_uncommitted(self, entry: StoredMessage) -> None:
-        """A message of a group that no batch may take along before it is committed."""
+        """Keep claims of a group from taking this message along before it is committed."""
         if not self._engine.is_os:
             self._uncommitted_ids.add(entry.envelope.id)
             self._engine.publish_after_commit(lambda: self._uncommitted_ids.discard(entry.envelope.id))
 
     def is_committed(self, entry: StoredMessage) -> bool:
+        """Return whether a claim of its group may take this message along."""
         return entry.envelope.id not in self._uncommitted_ids
 
-    # --- Who is told -------------------------------------------------------------------------------------------
+    # --- Notifications -----------------------------------------------------------------------------------------
 
-    def tell_after_commit(self, shelf: QueueState) -> None:
-        """Something about the queue changes what a claim finds, though nothing new is shown."""
+    def notify_after_commit(self, queue: QueueState) -> None:
+        """Notify the queue's waiters after the commit, though no message was published: a claim may find more."""
 
         def note() -> None:
-            self.shown[shelf.p] = shelf
+            self.changed[queue.p] = queue
 
         self._engine.publish_after_commit(note)
 
-    def tell_shown(self) -> None:
-        """Those who wait for what was shown, once per queue."""
-        if not self.shown:
+    def notify_waiters(self) -> None:
+        """Notify the waiters of every changed queue, once for each queue."""
+        if not self.changed:
             return
-        shown = list(self.shown.values())
-        self.shown.clear()
-        for shelf in shown:
-            self.tell(shelf)
+        changed = list(self.changed.values())
+        self.changed.clear()
+        for queue in changed:
+            if self._listener.is_waited_for(queue.row.ref) and (next_at := self.next_at(queue)) is not None:
+                self._listener.ready(queue.row.ref, next_at)
 
-    def tell(self, shelf: QueueState) -> None:
-        if self._listener.is_waited_for(shelf.row.ref) and (next_at := self.next_at(shelf)) is not None:
-            self._listener.ready(shelf.row.ref, next_at)
+    def next_at(self, queue: QueueState) -> int | None:
+        """Return when a claim may next find a message in the queue; in the past if it may find one now.
 
-    def next_at(self, shelf: QueueState) -> int | None:
-        """When a claim on the queue may next find something."""
-        next_at = shelf.next_at()
-        if shelf.has_groups and not shelf.row.is_paused and (ttl := self.ttls.peek()) is not None:
-            # The end of a head that is not due yet frees its group.
+        Return None if time alone will not make one available.
+        """
+        next_at = queue.next_at()
+        if queue.has_groups and not queue.row.is_paused and (ttl := self.ttls.peek()) is not None:
+            # A delayed head blocks its group. When its TTL ends, the message behind it becomes the head.
             ends_at = keys.parse_instant(ttl)
             return ends_at if next_at is None else min(next_at, ends_at)
         return next_at

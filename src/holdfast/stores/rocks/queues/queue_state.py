@@ -1,228 +1,42 @@
-"""One queue on disk: its counters, the windows on its indexes, and the keys that each change of a message writes.
+"""One queue: its counters, and the keys that each change of a message writes.
 
-`put`, `change` and `drop` are the only ways to alter a message. Each is one transition and complete in itself: whatever
-it must read, it reads before it writes, so that a commit between two of them never parts one.
+Only `put`, `change` and `drop`, and their counterparts for many plain messages, alter messages. Each is one complete
+transition: it reads everything it needs before it writes the first key. A read hands the open commit to the log, so
+a read in the middle would put half of a transition into a commit.
 """
 
 import struct
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Iterable
 
-from holdfast.model.answers import Counts
 from holdfast.model.message import Envelope, State
 from holdfast.model.rules.lifecycle import Life
-from holdfast.stores.contract import QueueRow
 from holdfast.stores.formats.message_record import encode_life, encode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.directory.counters import Counters, Totals
-from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.payloads.pieces import delete_pieces, in_pieces
-from holdfast.stores.rocks.queues.groups import RocksGroups
 from holdfast.stores.rocks.queues.plain_messages import AddedForm
+from holdfast.stores.rocks.queues.queue_reads import QueueReads
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
-from holdfast.stores.rocks.queues.window import Window
 
 _KEY = struct.Struct(">Q16s")
-# Read once: to find a member in its class costs as much as the rest of a comparison.
-_READY = State.READY
 
 
-class Surroundings(Protocol):
-    """What a shelf needs of the store around it."""
+class QueueState(QueueReads):
+    """One queue of a shard."""
 
-    # Deadlines of all queues: ends of TTLs, and of keeping what succeeded.
-    ttls: Window
-    kept: Window
-    # Queues, by their prefix, whose counters are to be written with the batch.
-    dirty: "dict[bytes, QueueState]"
-    # Queues, by their prefix, in which a claim may find something new: their waiters are to be told.
-    shown: "dict[bytes, QueueState]"
-
-    def scanner(self, family: int, prefix: bytes) -> Callable[[bytes, int], list[bytes]]:
-        """Reads the keys of a space in order, without its prefix; not those that are not yet committed."""
-
-    def show_after_commit(self, shelf: "QueueState", priority: int, key: bytes) -> None: ...
-
-    def show_all_after_commit(
-        self, shelf: "QueueState", priority: int, shown: list[bytes], visible: list[bytes]
-    ) -> None: ...
-
-    def hide(self, shelf: "QueueState", priority: int, key: bytes) -> None:
-        """It goes before it was shown."""
-
-    def hide_all(self, visible: list[bytes]) -> None:
-        """They go, perhaps before they were shown."""
-
-
-class QueueState:
-    __slots__ = (
-        *("_board", "_delayed", "_dirty", "_engine", "_groups", "_leases", "_levels", "_shown", "_totals"),
-        *("counters", "p", "row"),
-    )
-
-    # Made with the levels, by `_in_use`.
-    # expires_at 8 | id 16.
-    _leases: Window
-    # visible_at 8 | id 16 of what is ready later.
-    _delayed: Window
-    _groups: RocksGroups
-
-    def __init__(self, row: QueueRow, engine: Engine, counters: Counters, totals: Totals, board: Surroundings) -> None:
-        self.row = row
-        self.p = keys.prefix(row.tenant_id, row.queue_id)
-        self.counters = counters
-        self._totals = totals
-        self._engine = engine
-        self._board = board
-        self._dirty, self._shown = board.dirty, board.shown
-        # Per priority in use: visible_at 8 | id 16 of what a claim may take. None: no window was made yet, and the
-        # counters are those that lie on disk.
-        self._levels: dict[int, Window] | None = None
-
-    # --- Windows -----------------------------------------------------------------------------------------------
-
-    def _in_use(self) -> dict[int, Window]:
-        """Return the levels. They and all other windows are made when first needed: a store may hold many queues that
-        nobody touches."""
-        if self._levels is None:
-            counters, scanner = self.counters, self._board.scanner
-            self._leases = Window(scanner(keys.EXPIRIES, self.p), is_empty=not counters.in_flight)
-            self._delayed = Window(scanner(keys.INDEXES, keys.DELAYED + self.p), is_empty=not counters.delayed)
-            self._groups = RocksGroups(self.p, self._engine, scanner, is_empty=not counters.messages)
-            self._levels = self._find_levels() if counters.ready else {}
-        return self._levels
-
-    def _find_levels(self) -> dict[int, Window]:
-        """The priorities in use: one seek each, from the end of the one before."""
-        self._engine.write()
-        levels: dict[int, Window] = {}
-        lower, upper = self.p, keys.after(self.p)
-        while (key := next(self._engine.database.scan(keys.VISIBLE, lower, upper), None)) is not None:
-            priority = key[keys.P_SIZE]
-            levels[priority] = self._level_window(priority, is_empty=False)
-            if priority == 255:
-                break
-            lower = keys.level(self.p, priority + 1)
-        return levels
-
-    def _level_window(self, priority: int, *, is_empty: bool) -> Window:
-        return Window(self._board.scanner(keys.VISIBLE, keys.level(self.p, priority)), is_empty=is_empty)
-
-    # --- What a claim takes ------------------------------------------------------------------------------------
-
-    def priorities(self) -> list[int]:
-        levels = self._levels
-        return sorted(self._in_use() if levels is None else levels)
-
-    def first_visible(self, priority: int) -> bytes | None:
-        """The level's first key, visible_at 8 | id 16; an empty level is forgotten."""
-        levels = self._in_use()
-        window = levels.get(priority)
-        if window is None:
-            return None
-        key = window.peek()
-        if key is None:
-            del levels[priority]
-        return key
-
-    def pop_due(self, priority: int, limit: int, bound: bytes) -> list[bytes]:
-        """Take up to `limit` keys below the bound out of a level."""
-        levels = self._levels
-        window = (self._in_use() if levels is None else levels).get(priority)
-        return [] if window is None else window.pop_below(bound, limit)
-
-    def show(self, priority: int, key: bytes) -> None:
-        """From now on a claim may find this key."""
-        levels = self._levels
-        if levels is None:
-            levels = self._in_use()
-        window = levels.get(priority)
-        if window is None:
-            window = levels[priority] = self._level_window(priority, is_empty=True)
-        window.push(key)
-
-    def show_all(self, priority: int, shown: list[bytes]) -> None:
-        """From now on a claim may find these keys, which are in order."""
-        levels = self._in_use()
-        window = levels.get(priority)
-        if window is None:
-            window = levels[priority] = self._level_window(priority, is_empty=True)
-        window.push_all(shown)
-
-    def heal_visible(self, priority: int, key: bytes) -> None:
-        """Drop an index entry that has no Ready message behind it."""
-        self._engine.delete(keys.level(self.p, priority) + key, keys.VISIBLE)
-
-    @property
-    def has_groups(self) -> bool:
-        if self._levels is None:
-            self._in_use()
-        return self._groups.first_visible() is not None
-
-    def next_at(self) -> int | None:
-        """When a claim may next find something; in the past if it would now."""
-        if self.row.is_paused:
-            return None
-        priorities = self.priorities()
-        first = self._leases.peek()
-        for priority in priorities:
-            key = self.first_visible(priority)
-            if key is not None and (first is None or key < first):
-                first = key
-        return None if first is None else keys.parse_instant(first)
-
-    def has_expired(self, now_ms: int) -> bool:
-        key = self._leases.peek()
-        return key is not None and keys.parse_instant(key) <= now_ms
-
-    def pop_expired(self, limit: int, now_ms: int) -> list[bytes]:
-        """Take the keys of up to `limit` expired leases out of the index, expires_at 8 | id 16; the earliest first."""
-        return self._leases.pop_below(keys.instant(now_ms + 1), limit)
-
-    def first_expiry(self) -> tuple[int, bytes] | None:
-        """The lease that ends first: when, and whose."""
-        if self._levels is None:
-            self._in_use()
-        key = self._leases.peek()
-        return None if key is None else (keys.parse_instant(key), key[8:])
-
-    def heal_expiry(self, key: bytes) -> None:
-        """Drop an index entry that has no lease behind it."""
-        self._leases.discard(key)
-        self._engine.delete(self.p + key, keys.EXPIRIES)
-
-    def group_batch(self, name: str, limit: int) -> list[bytes]:
-        """Ids of a group's first Ready messages in order, its head first."""
-        if self._levels is None:
-            self._in_use()
-        return self._groups.ready_ids(name, limit)
-
-    def is_busy(self, group: str) -> bool:
-        if self._levels is None:
-            self._in_use()
-        return self._groups.is_busy(group)
-
-    def is_shown(self, entry: StoredMessage, priority: int, visible_at: int) -> bool:
-        """Return whether the message has this place in the queue's order."""
-        life = entry.life
-        return (
-            life.state is _READY
-            and life.priority == priority
-            and life.visible_at == visible_at
-            and (entry.envelope.group is None or self._groups.is_head(entry.envelope.group, entry.id16))
-        )
+    __slots__ = ()
 
     # --- Before an operation -----------------------------------------------------------------------------------
 
     def start_empty(self, groups: Iterable[str]) -> None:
-        """Of a queue that was just made: its windows are empty, and no read need say so."""
+        """Prepare for changes of these groups of a new queue. Nothing of it is on disk, so nothing is read."""
         for name in groups:
             self._groups.start_empty(name)
 
     def begin(self, now_ms: int) -> None:
-        """Begin an operation: read what changes of messages without a group will need, and count what has come due."""
+        """Begin an operation: make the windows, which changes of messages outside groups need, and count messages that
+        are now due."""
         if self._levels is None:
-            self._in_use()
+            self._make_windows()
         counters = self.counters
         if counters.delayed:
             self.count_due(now_ms)
@@ -230,7 +44,7 @@ class QueueState:
             counters.counted_at = now_ms
 
     def prepare(self, groups: Iterable[str], changes: int = 1) -> None:
-        """Read all that changes of these groups will need, so that nothing is read once the first key is written."""
+        """Read everything that this number of changes of each group needs. The changes themselves then read nothing."""
         self._groups.forget_some()
         for name in groups:
             self._groups.prepare(name, changes)
@@ -238,14 +52,14 @@ class QueueState:
     # --- Counting ----------------------------------------------------------------------------------------------
 
     def count_due(self, now_ms: int) -> None:
-        """Take what has come due since out of the index of the delayed."""
+        """Count delayed messages that are due now as ready, and remove them from the index of delayed messages."""
         counters = self.counters
         if now_ms > counters.counted_at:
             counters.counted_at = now_ms
         if not counters.delayed:
             return
         if self._levels is None:
-            self._in_use()
+            self._make_windows()
         window = self._delayed
         while (key := window.peek()) is not None and keys.parse_instant(key) <= now_ms:
             window.pop()
@@ -253,27 +67,13 @@ class QueueState:
             counters.delayed -= 1
             self._dirty[self.p] = self
 
-    def counts(self, now_ms: int) -> Counts:
-        counters = self.counters
-        oldest_at = None
-        if counters.ready:
-            firsts = [self.first_visible(priority) for priority in self.priorities()]
-            firsts.append(self._groups.first_visible())
-            oldest_at = min((keys.parse_instant(key) for key in firsts if key is not None), default=None)
-        return Counts(
-            ready=counters.ready - counters.delayed,
-            delayed=counters.delayed,
-            in_flight=counters.in_flight,
-            failed=counters.failed,
-            bytes=counters.bytes,
-            oldest_ready_at=oldest_at if oldest_at is not None and oldest_at <= now_ms else None,
-        )
-
     # --- Changes -----------------------------------------------------------------------------------------------
 
     def put(self, entry: StoredMessage) -> None:
-        """Add a message, fresh or moved here. Its header carries the life it has now. A payload in pieces is there
-        already."""
+        """Add a message, either new or moved from another queue, with its current life.
+
+        The pieces of a large payload must already be stored.
+        """
         group = entry.envelope.group
         if group is not None:
             self._groups.prepare(group)
@@ -287,9 +87,10 @@ class QueueState:
         life = entry.life
         self._index(entry, keeps_life=life.version > 0 or life.state is not State.READY)
         if group is not None:
-            self._show_head(group)
+            self._list_head(group)
 
     def change(self, entry: StoredMessage, life: Life) -> None:
+        """Give a message its next life."""
         group = entry.envelope.group
         if group is not None:
             self._groups.prepare(group)
@@ -299,10 +100,13 @@ class QueueState:
         entry.life = life
         self._index(entry, keeps_life=life.state is not State.IN_FLIGHT)
         if group is not None:
-            self._show_head(group)
+            self._list_head(group)
 
     def drop(self, entry: StoredMessage, *, is_moved: bool = False) -> None:
-        """A message that is moved keeps its payload, wherever that lies."""
+        """Remove a message.
+
+        `is_moved`: it goes to another queue of this shard, which keeps the pieces of its payload.
+        """
         engine, name, group = self._engine, self.p + entry.id16, entry.envelope.group
         if group is not None:
             self._groups.prepare(group)
@@ -319,16 +123,15 @@ class QueueState:
         self._count_bytes(-entry.bytes)
         self._totals.messages -= 1
         if group is not None:
-            self._show_head(group)
+            self._list_head(group)
 
-    # --- Many plain messages at once -------------------------------------------------------------------------
-    #
-    # These do for many messages what `put`, `change` and `drop` do for one. They are for plain messages (`is_plain`),
-    # whose keys follow from their lives alone, and are not made before they are needed. Tests compare both ways, key by
-    # key.
+    # --- Many plain messages at once ---------------------------------------------------------------------------
+    # The following methods do for many messages what `put`, `change` and `drop` do for one. They take plain messages
+    # only (`is_plain`). All keys of a plain message follow from its life and are made only when they are needed. Tests
+    # compare both ways, key by key.
 
     def put_all(self, entries: list[StoredMessage], form: AddedForm) -> None:
-        """Add fresh plain messages of one priority, in order of id, that are due now."""
+        """Add new plain messages of one priority that are due now, in order of id."""
         p, engine, life = self.p, self._engine, entries[0].life
         self._dirty[p] = self
         engine.database.commit.add_plain(p, entries, form)
@@ -337,16 +140,17 @@ class QueueState:
         self._count_bytes(size)
         self._totals.messages += count
         visible_at = keys.instant(life.visible_at)
-        shown = [visible_at + entry.id16 for entry in entries]
+        claimable = [visible_at + entry.id16 for entry in entries]
         if engine.is_os:
-            self._shown[p] = self
-            self.show_all(life.priority, shown)
+            self._changed[p] = self
+            self.publish_all(life.priority, claimable)
         else:
             level = p + keys.PRIORITIES[life.priority]
-            self._board.show_all_after_commit(self, life.priority, shown, [level + key for key in shown])
+            full_keys = [level + key for key in claimable]
+            self._publisher.publish_all_after_commit(self, life.priority, claimable, full_keys)
 
     def claim_all(self, entries: list[StoredMessage], lives: list[Life]) -> None:
-        """Take plain Ready messages into flight. Their keys have been taken out of the order of claims (`pop_due`)."""
+        """Take plain Ready messages into flight. `pop_due` has already removed their keys from the order of claims."""
         p, counters = self.p, self.counters
         self._dirty[p] = self
         self._engine.database.commit.claim_plain(p, entries, lives)
@@ -357,7 +161,7 @@ class QueueState:
         counters.in_flight += len(entries)
 
     def drop_all(self, entries: list[StoredMessage]) -> None:
-        """Forget plain messages in flight."""
+        """Remove plain messages in flight."""
         p = self.p
         self._dirty[p] = self
         self._engine.database.commit.finish_plain(p, entries)
@@ -367,8 +171,11 @@ class QueueState:
         self._totals.messages -= len(entries)
 
     def is_plain(self, entry: StoredMessage) -> bool:
-        """Return whether a message that is not delayed has no keys but those of its state: no group, TTL, state
-        document, payload in pieces, nor a life of its own."""
+        """Return whether a message is plain, provided that it is Ready or in flight.
+
+        A plain message has only the keys of its state: no group, delay, TTL, state document, payload in pieces, nor a
+        separate life record.
+        """
         envelope, life = entry.envelope, entry.life
         return (
             envelope.group is None
@@ -380,7 +187,7 @@ class QueueState:
         )
 
     def edit(self, entry: StoredMessage, envelope: Envelope) -> None:
-        """Give a message that is not in flight another payload."""
+        """Replace the payload of a message that is not in flight."""
         self._dirty[self.p] = self
         self._engine.database.commit.make_keys(entry)
         if entry.envelope.pieces is not None:
@@ -390,7 +197,7 @@ class QueueState:
         self._engine.put(self.p + entry.id16, encode_message(entry.envelope, entry.life), keys.MESSAGES)
 
     def save_life(self, entry: StoredMessage) -> None:
-        """Write the life of a message in flight anew: it has a state document now."""
+        """Write the life of a message in flight again, because it now has a state document."""
         self._engine.database.commit.make_keys(entry)
         self._engine.put(self.p + entry.id16, encode_life(entry.life, has_state=entry.has_state), keys.LEASES)
 
@@ -401,6 +208,8 @@ class QueueState:
     # --- Indexes -----------------------------------------------------------------------------------------------
 
     def _index(self, entry: StoredMessage, *, keeps_life: bool) -> None:
+        """Write the keys of a message's state, and count it. `keeps_life`: also write a life record that outlasts this
+        state."""
         engine, life, id16, counters = self._engine, entry.life, entry.id16, self.counters
         state = life.state
         if state is State.READY:
@@ -410,7 +219,7 @@ class QueueState:
             if life.expires_at is not None:
                 key = keys.instant(life.expires_at) + self.p + id16
                 engine.insert(keys.TTLS + key, b"", keys.INDEXES)
-                self._board.ttls.push(key)
+                self._publisher.ttls.push(key)
             if entry.envelope.group is None:
                 self._put_visible(life.priority, _KEY.pack(life.visible_at, id16))
             else:
@@ -431,7 +240,7 @@ class QueueState:
             counters.kept += 1
             key = keys.instant(life.keep_until or 0) + self.p + id16
             engine.insert(keys.KEPT + key, b"", keys.INDEXES)
-            self._board.kept.push(key)
+            self._publisher.kept.push(key)
         if keeps_life:
             name = keys.LIVES + self.p + id16
             engine.put(name, encode_life(life, has_state=entry.has_state), keys.INDEXES)
@@ -441,6 +250,7 @@ class QueueState:
             entry.has_life = False
 
     def _unindex(self, entry: StoredMessage) -> None:
+        """Delete the keys of a message's state, and count it out."""
         engine, life, id16, counters = self._engine, entry.life, entry.id16, self.counters
         state = life.state
         if state is State.READY:
@@ -450,7 +260,7 @@ class QueueState:
             if life.expires_at is not None:
                 key = keys.instant(life.expires_at) + self.p + id16
                 engine.delete(keys.TTLS + key, keys.INDEXES)
-                self._board.ttls.discard(key)
+                self._publisher.ttls.discard(key)
             if entry.envelope.group is None:
                 self._delete_visible(life.priority, life.visible_at, id16)
             else:
@@ -471,7 +281,7 @@ class QueueState:
             counters.kept -= 1
             key = keys.instant(life.keep_until or 0) + self.p + id16
             engine.delete(keys.KEPT + key, keys.INDEXES)
-            self._board.kept.discard(key)
+            self._publisher.kept.discard(key)
 
     def _put_delayed(self, key: bytes) -> None:
         self._engine.insert(keys.DELAYED + self.p + key, b"", keys.INDEXES)
@@ -484,18 +294,18 @@ class QueueState:
         self.counters.delayed -= 1
 
     def _put_visible(self, priority: int, key: bytes) -> None:
-        """`key`: visible_at 8 | id 16."""
+        """Add a message to the order of claims. `key` is visible_at 8 | id 16."""
         engine, p = self._engine, self.p
         engine.insert(p + keys.PRIORITIES[priority] + key, b"", keys.VISIBLE)
         if not engine.is_os:
-            self._board.show_after_commit(self, priority, key)
+            self._publisher.publish_after_commit(self, priority, key)
             return
-        # Nobody waits for a commit.
-        self._shown[p] = self
+        # With durability "os", claims may find a message before its commit.
+        self._changed[p] = self
         levels = self._levels
         window = None if levels is None else levels.get(priority)
         if window is None:
-            self.show(priority, key)
+            self.publish(priority, key)
         else:
             window.push(key)
 
@@ -503,26 +313,27 @@ class QueueState:
         key = _KEY.pack(visible_at, id16)
         self._engine.delete(self.p + keys.PRIORITIES[priority] + key, keys.VISIBLE)
         if not self._engine.is_os:
-            self._board.hide(self, priority, key)
+            self._publisher.unpublish(self, priority, key)
         levels = self._levels
         if levels is None:
-            levels = self._in_use()
+            levels = self._make_windows()
         window = levels.get(priority)
         if window is not None:
             window.discard(key)
 
-    def _show_head(self, name: str) -> None:
-        """Keep exactly the head of a group in the queue's order, and nothing of it while a batch is in flight."""
-        hidden, shown = self._groups.replace_head(name)
-        if hidden is not None:
-            self._delete_visible(*hidden)
-        if shown is not None:
-            priority, visible_at, id16 = shown
+    def _list_head(self, name: str) -> None:
+        """Keep only a group's head in the order of claims, and no message of the group while any of them is in
+        flight."""
+        delisted, listed = self._groups.update_head(name)
+        if delisted is not None:
+            self._delete_visible(*delisted)
+        if listed is not None:
+            priority, visible_at, id16 = listed
             self._put_visible(priority, _KEY.pack(visible_at, id16))
 
 
 def _expiries(entries: list[StoredMessage]) -> list[bytes]:
-    """Return the keys of the ends of leases, expires_at 8 | id 16. Those that were claimed together end together."""
+    """Return keys of the leases' ends, expires_at 8 | id 16. Messages claimed together usually share the same end."""
     found: list[bytes] = []
     last_at, head = -1, b""
     for entry in entries:

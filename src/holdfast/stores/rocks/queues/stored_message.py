@@ -1,4 +1,4 @@
-"""A message in memory."""
+"""A message as this store keeps it in memory."""
 
 import msgspec
 
@@ -7,11 +7,17 @@ from holdfast.model.rules.lifecycle import Life
 
 
 class StoredMessage(msgspec.Struct, gc=False):
+    """A loaded message. Its life is replaced in place when the message changes."""
+
+    # The prefix of its queue's keys.
     p: bytes
     envelope: Envelope
     life: Life
+    # Its id as in keys.
     id16: bytes
+    # The size of the payload and headers, as quotas count it.
     bytes: int
-    # A life of its own lies on disk: it is no longer the one it was born with.
+    # A separate life record is on disk, because the message no longer has the life it was enqueued with.
     has_life: bool = False
+    # It has a state document.
     has_state: bool = False

@@ -1,4 +1,4 @@
-"""One sweep of a shard: everything that time has ended, up to a limit that all kinds of work share."""
+"""One sweep of a shard: end leases, TTLs and retention periods, within a limit that all kinds of work share."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -15,48 +15,53 @@ from holdfast.stores.rocks.queues.publisher import Publisher
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
 from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
 
-# Does up to so much, and answers how much it did.
+# Does up to a number of changes, and returns how many it did.
 Work = Callable[[int], Awaitable[int]]
 
 
 class RocksSweep:
+    """The sweep of one shard."""
+
     def __init__(
         self,
         engine: Engine,
-        board: Publisher,
+        publisher: Publisher,
         catalog: QueueCatalog,
         units: RocksUnits,
         seen: SeenKeys,
         journal: RocksJournal,
         staging: RocksStaging,
-        upkeep: SweepPlan,
+        sweep_plan: SweepPlan,
     ) -> None:
         self._engine = engine
-        self._board = board
+        self._publisher = publisher
         self._catalog = catalog
         self._units = units
         self._seen = seen
         self._journal = journal
         self._staging = staging
-        self._upkeep = upkeep
+        self._sweep_plan = sweep_plan
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
+        """Make up to `limit` changes that are due. Return how many were made, and when the next sweep is due."""
         changed = await share(limit, self._works(now_ms))
         await self._engine.committed()
         ends = [
-            *(self._upkeep.next_at(), self._seen.next_at()),
+            *(self._sweep_plan.next_at(), self._seen.next_at()),
             *(self._journal.next_trim_at(), self._staging.next_at()),
         ]
         ends += [
-            keys.parse_instant(key) for key in (self._board.ttls.peek(), self._board.kept.peek()) if key is not None
+            keys.parse_instant(key)
+            for key in (self._publisher.ttls.peek(), self._publisher.kept.peek())
+            if key is not None
         ]
         return Swept(changed, min((end for end in ends if end is not None), default=None))
 
     def _works(self, now_ms: int) -> list[Work]:
-        """First what others wait for: a returned lease may be claimed again."""
+        """Return the kinds of work in order of urgency: a returned lease makes a message claimable again."""
 
         def end_ttls(part: int) -> int:
-            overdue = self._board.overdue_ttls(None, part, now_ms)
+            overdue = self._publisher.overdue_ttls(None, part, now_ms)
             self._units.end_overdue(overdue)
             return len(overdue)
 
@@ -70,6 +75,8 @@ class RocksSweep:
         ]
 
     def _step(self, work: Callable[[int], int], now_ms: int) -> Work:
+        """Return work that runs as one step of the open commit."""
+
         async def run(limit: int) -> int:
             self._units.begin(now_ms)
             changed = work(limit)
@@ -79,27 +86,28 @@ class RocksSweep:
         return run
 
     async def _end_leases(self, limit: int, now_ms: int) -> int:
-        """Return the expired leases of the shard's queues, and carry on the deletion of those that are going."""
+        """Return expired leases, and continue the deletion of queues."""
         changed = 0
-        while changed < limit and (shelf := self._upkeep.pop_due(now_ms)) is not None:
+        while changed < limit and (queue := self._sweep_plan.pop_due(now_ms)) is not None:
             self._units.begin(now_ms)
-            shelf.begin(now_ms)
-            changed += await end_by_time(self._units, shelf, limit - changed)
-            drain_until = shelf.row.drain_until
-            is_going = drain_until is not None and (not shelf.counters.in_flight or drain_until <= now_ms)
-            if is_going and changed < limit:
-                changed += await delete_some(self._units, shelf, limit - changed)
+            queue.begin(now_ms)
+            changed += await end_by_time(self._units, queue, limit - changed)
+            drain_until = queue.row.drain_until
+            can_continue_delete = drain_until is not None and (not queue.counters.in_flight or drain_until <= now_ms)
+            if can_continue_delete and changed < limit:
+                changed += await delete_some(self._units, queue, limit - changed)
             self._engine.end()
-            if self._catalog.find(shelf.row.ref) is shelf:
-                self._upkeep.note(shelf, now_ms)
+            if self._catalog.find(queue.row.ref) is queue:
+                self._sweep_plan.note(queue, now_ms)
         return changed
 
 
 async def share(limit: int, works: list[Work]) -> int:
-    """Every work gets an equal part of the limit, and of what the others leave of theirs, again and again.
+    """Divide the limit evenly among the works, then divide what some of them left among the others, until it is used
+    up.
 
-    So none waits for a backlog of another, and all of the limit is used as long as one has more to do. With more works
-    than the limit, the last ones get nothing.
+    So no work waits behind a backlog of another, and the whole limit is used as long as any work has more to do. With
+    more works than the limit, the last ones do nothing. Return the number of changes made.
     """
     changed, busy = 0, works
     while busy and changed < limit:

@@ -1,4 +1,4 @@
-"""Which queues of a shard a sweep must visit, and when."""
+"""The queues of a shard that a sweep must visit, and when."""
 
 import heapq
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from holdfast.stores.rocks.queues.queue_state import QueueState
 
 
 class SweepPlan:
-    """Per queue the earliest deadline noted: the end of a lease, or of a deletion's patience.
+    """The earliest known deadline of each queue: the end of a lease, or the end of a deletion's wait for leases.
 
-    A deadline that has moved away since is found out when it comes up; that costs one look, and noting every move would
+    A deadline that has moved later is noticed only when it comes up. That costs one lookup; recording every move would
     cost one for each ack.
     """
 
@@ -26,42 +26,46 @@ class SweepPlan:
         self._noted: dict[QueueRef, int] = {}
 
     def note_all(self, now_ms: int) -> None:
-        """At the start: note every queue with leases or being deleted. None of them is loaded for it."""
+        """Record every queue with leases or an unfinished deletion, when the store opens. This loads no queue."""
         for p, expires_at in self._first_expiries():
             self._note_unloaded(p, expires_at)
         for p in self._catalog.indexes.prefixes(keys.DELETING):
             self._note_unloaded(p, now_ms)
-        # TTLs, keys and the journal's age are not known before the first sweep has looked.
+        # The first sweep finds the deadlines of TTLs, idempotency keys and the journal.
         self._listener.deadline(now_ms)
 
-    def note(self, shelf: QueueState, now_ms: int) -> None:
-        first = shelf.first_expiry() if shelf.counters.in_flight else None
-        if shelf.row.drain_until is not None:
-            self._note_at(shelf.row.ref, shelf.row.drain_until if first else now_ms)
-        if first is not None:
-            self._note_at(shelf.row.ref, first[0])
+    def note(self, queue: QueueState, now_ms: int) -> None:
+        """Record the next deadline of a queue."""
+        first_at = queue.first_expiry_at() if queue.counters.in_flight else None
+        if queue.row.drain_until is not None:
+            self._note_at(queue.row.ref, now_ms if first_at is None else queue.row.drain_until)
+        if first_at is not None:
+            self._note_at(queue.row.ref, first_at)
 
-    def note_after_commit(self, shelf: QueueState, now_ms: int) -> None:
-        """As part of the open commit: whoever waits for it may have left when it holds."""
-        self._engine.publish_after_commit(lambda: self.note(shelf, now_ms))
+    def note_after_commit(self, queue: QueueState, now_ms: int) -> None:
+        """Record the next deadline of a queue as part of the open commit, even if the caller stops waiting for the
+        commit."""
+        self._engine.publish_after_commit(lambda: self.note(queue, now_ms))
 
     def pop_due(self, now_ms: int) -> QueueState | None:
+        """Return a queue with a deadline that has passed, and forget the deadline; None if there is none."""
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             at_ms, ref = heapq.heappop(heap)
             if self._noted.get(ref) != at_ms:
                 continue
             del self._noted[ref]
-            if (shelf := self._catalog.find(ref)) is not None:
-                return shelf
+            if (queue := self._catalog.find(ref)) is not None:
+                return queue
         return None
 
     def next_at(self) -> int | None:
+        """Return the earliest deadline; None if there is none."""
         return self._heap[0][0] if self._heap else None
 
     def _first_expiries(self) -> Iterator[tuple[bytes, int]]:
-        """Yield the prefix of each queue with leases, and the end of its first one: one seek each, from the end of the
-        queue before."""
+        """Yield the prefix of each queue with leases, and the end of its first lease. Finding them takes one seek for
+        each queue."""
         database, lower, upper = self._engine.database, b"", b"\xff" * (keys.P_SIZE + 1)
         while (key := next(database.scan(keys.EXPIRIES, lower, upper), None)) is not None:
             p = key[: keys.P_SIZE]
@@ -69,7 +73,8 @@ class SweepPlan:
             lower = keys.after(p)
 
     def _note_unloaded(self, p: bytes, at_ms: int) -> None:
-        # A queue without a name has entries by damage alone: `verify` reports them, and nothing else is to fail.
+        # Only damage leaves entries of a queue without a name. `verify` reports them; nothing else should fail because
+        # of them.
         if (ref := self._catalog.find_name(p)) is not None:
             self._note_at(ref, at_ms)
 

@@ -1,5 +1,4 @@
-"""Checks of a directory before it is opened, and the repair of what a crash left behind.
+"""Checks of a store's directory before it is opened, and repair of files after a crash.
 
-Never drops anything that was synced: it refuses to open instead.
-Start with `opening.py`.
+Never discards data that was synced; it refuses to open the store instead. Start with `opening.py`.
 """

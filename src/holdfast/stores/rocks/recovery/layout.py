@@ -1,14 +1,14 @@
-"""Where the databases of a store lie, and how many shards it has.
+"""The directories of a store's databases, and the number of its shards.
 
-    data/HOLDFAST       without shards, the store's one database lies beside the marker
+    data/HOLDFAST       without shards, the store's only database is beside the marker
     data/db, data/log
 
-    data/HOLDFAST       with shards, the marker says how many there are and which folder they lie in
-    data/shards-1/0     each shard has a marker, a database and a log of its own
+    data/HOLDFAST       with shards, the marker says how many there are and which folder contains them
+    data/shards-1/0     each shard has its own marker, database and log
     data/shards-1/1
 
-The number of shards is decided when a store is made. `holdfast db reshard` writes all shards anew into another folder,
-and then the marker: until that moment, the store is the old one.
+The number of shards is chosen when a store is made. `holdfast db reshard` writes all shards again into another folder,
+and then the marker. Until the marker is written, the store is the old one.
 """
 
 import os
@@ -21,28 +21,29 @@ from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.file_sync import make_directory
 from holdfast.stores.rocks.engine.database import Database
-from holdfast.stores.rocks.engine.shard_links import complete_links
+from holdfast.stores.rocks.engine.shard_links import resolve_links
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.recovery.marker import MARKER, Role, check_directory, read_marker, write_marker
-from holdfast.stores.rocks.recovery.opening import DATABASE, not_made
+from holdfast.stores.rocks.recovery.opening import DATABASE, make_not_made_error
 
 MAX_SHARDS = 64
 _FOLDER = re.compile(r"shards-(\d+)")
 
 
 class Layout(NamedTuple):
-    """The directory of a store, and its marker's part about shards."""
+    """The directory of a store, and the part of its marker that describes shards."""
 
     path: Path
     role: Role
 
     @property
     def shards(self) -> int:
+        """Return the number of databases; 1 without shards."""
         return self.role.shards
 
     @property
     def has_shards(self) -> bool:
-        """Return whether the databases lie in a folder of their own, be it only one."""
+        """Return whether the databases are in a folder of their own. There may be only one."""
         return self.role.folder is not None
 
     @property
@@ -59,14 +60,14 @@ class Layout(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The open databases of a store, in the order of its shards, and the number of the last link between two."""
+    """The open databases of a store in the order of its shards, and the number of the last link between two of them."""
 
     databases: list[Database]
     last_link: int
 
 
 def read_layout(path: Path) -> Layout:
-    """Return the layout of a store that exists. Raise `InvalidArgument` for the directory of a single shard."""
+    """Return the layout of an existing store. Raise `InvalidArgument` for the directory of a single shard."""
     role = read_marker(path).role
     if role.shard is not None:
         raise InvalidArgument(
@@ -76,10 +77,11 @@ def read_layout(path: Path) -> Layout:
     return Layout(path, role)
 
 
-def settle_layout(path: Path, shards: int | None) -> Layout:
-    """Return the layout of the store in a locked directory; of a new store, with this number of shards, 1 by default.
+def find_or_make_layout(path: Path, shards: int | None) -> Layout:
+    """Return the layout of the store in a locked directory. A new store gets `shards` shards, 1 by default.
 
-    Raise `InvalidArgument` if the store has another number of shards than was given."""
+    Raise `InvalidArgument` if `shards` is out of range, or if the store has another number of shards.
+    """
     if shards is not None and not 1 <= shards <= MAX_SHARDS:
         raise InvalidArgument(f"shards is {shards}: give 1 to {MAX_SHARDS}", field="shards")
     check_directory(path)
@@ -87,7 +89,7 @@ def settle_layout(path: Path, shards: int | None) -> Layout:
         try:
             write_marker(path, None, Role(shards, Layout(path, Role()).next_folder()))
         except OSError as error:
-            raise not_made(path, error) from None
+            raise make_not_made_error(path, error) from None
     layout = read_layout(path)
     if shards is not None and layout.shards != shards:
         raise InvalidArgument(
@@ -99,19 +101,21 @@ def settle_layout(path: Path, shards: int | None) -> Layout:
 
 
 def open_databases(layout: Layout, lock: DirectoryLock | None, *, has_lost_writes: bool = False) -> Opened:
-    """Open every database of a store; of a new store, make them. `lock` is the hold on the store's directory.
+    """Open every database of a store, or make the databases of a new store.
 
-    Nothing is written to any log before all of them have been read: a commit that only one shard has is left out."""
+    `lock` is the caller's lock on the store's directory. `has_lost_writes` is explained in `Database`. All logs are
+    read before any of them is written to, because a commit that only one of two shards has must be discarded.
+    """
     check_shards(layout)
-    remove_remains(layout)
+    remove_leftovers(layout)
     if not layout.has_shards:
         return Opened([Database(layout.path, lock=lock, has_lost_writes=has_lost_writes)], 0)
     databases: list[Database] = []
     try:
-        for number, place in enumerate(layout.paths):
-            _prepare(layout, place)
-            databases.append(Database(place, lock=lock, has_lost_writes=has_lost_writes, shard=number))
-        last_link = complete_links(databases, str(layout.path))
+        for number, directory in enumerate(layout.paths):
+            _prepare(layout, directory)
+            databases.append(Database(directory, lock=lock, has_lost_writes=has_lost_writes, shard=number))
+        last_link = resolve_links(databases, str(layout.path))
         for database in databases:
             database.begin()
         write_marker(layout.path, os.getpid(), layout.role._replace(is_made=True))
@@ -123,54 +127,56 @@ def open_databases(layout: Layout, lock: DirectoryLock | None, *, has_lost_write
 
 
 def note_closed(layout: Layout) -> None:
-    """Say in the marker of a store with shards that nobody has it open."""
+    """Record in the marker of a store with shards that no process has it open."""
     if layout.has_shards:
         write_marker(layout.path, None, layout.role._replace(is_made=True))
 
 
-def remove_remains(layout: Layout) -> None:
-    """Remove what a resharding has left that was interrupted, before or after it took effect."""
+def remove_leftovers(layout: Layout) -> None:
+    """Remove the files that an interrupted resharding left, whether or not it took effect."""
     named = layout.role.folder
-    remains = [each for each in layout.path.glob("shards-*") if _FOLDER.fullmatch(each.name) and each.name != named]
+    leftovers = [each for each in layout.path.glob("shards-*") if _FOLDER.fullmatch(each.name) and each.name != named]
     if named is not None:
-        remains += [layout.path / DATABASE, layout.path / LOG]
-    for each in remains:
+        leftovers += [layout.path / DATABASE, layout.path / LOG]
+    for each in leftovers:
         shutil.rmtree(each, ignore_errors=True)
 
 
 def check_shards(layout: Layout) -> None:
-    """Raise `StoreUnavailable` if a shard is missing that was made once, or there are more than the marker says.
+    """Raise `StoreUnavailable` if a shard that was made once is missing, or if there are more shards than the marker
+    says.
 
-    Nothing may have been removed before: a marker that names another folder may be damaged."""
+    Call this before `remove_leftovers`: a marker that names another folder may be damaged.
+    """
     if not layout.has_shards and not (layout.path / DATABASE).exists() and any(layout.path.glob("shards-*")):
         raise StoreUnavailable(
-            f"{layout.path / MARKER} is damaged: it says that there are no shards, and there is no other database; "
+            f"{layout.path / MARKER} is damaged: it says that there are no shards, but there is no other database; "
             "restore a backup",
             path=str(layout.path),
         )
     if not layout.role.is_made:
         return
-    for number, place in enumerate(layout.paths):
-        if not (place / MARKER).exists():
+    for number, directory in enumerate(layout.paths):
+        if not (directory / MARKER).exists():
             raise StoreUnavailable(
-                f"{place} is missing: it is shard {number} of the store in {layout.path}; put it back, or restore a "
-                "backup",
+                f"{directory} is missing: it is shard {number} of the store in {layout.path}; put it back, or restore "
+                "a backup",
                 path=str(layout.path),
             )
-    more = layout.paths[0].with_name(str(layout.shards))
-    if layout.has_shards and more.exists():
+    surplus = layout.paths[0].with_name(str(layout.shards))
+    if layout.has_shards and surplus.exists():
         raise StoreUnavailable(
-            f"{layout.path / MARKER} is damaged: it says that there are {layout.shards} shards, and {more} is one more"
-            "; restore a backup",
+            f"{layout.path / MARKER} is damaged: it says that there are {layout.shards} shards, but {surplus} is one "
+            "more; restore a backup",
             path=str(layout.path),
         )
 
 
-def _prepare(layout: Layout, place: Path) -> None:
-    if (place / MARKER).exists():
+def _prepare(layout: Layout, directory: Path) -> None:
+    if (directory / MARKER).exists():
         return
     try:
-        make_directory(place.parent)
-        make_directory(place)
+        make_directory(directory.parent)
+        make_directory(directory)
     except OSError as error:
-        raise not_made(layout.path, error) from None
+        raise make_not_made_error(layout.path, error) from None

@@ -1,13 +1,13 @@
-"""RocksDB's list of its files, where a power cut has left it torn in the middle.
+"""Repair of RocksDB's manifest, its list of files, after a power cut has left it torn.
 
-The list (MANIFEST) has the format of a log: one record for each change of the set of files, synced before anything that
-the change makes needless is deleted. RocksDB takes an end that is cut short for the end, but refuses one with a hole,
-as a power cut leaves it when the disk writes a later part of an unsynced change before an earlier one.
+The manifest has the format of a log, with one record for each change of the set of files. RocksDB syncs a change before
+it deletes anything that the change makes obsolete. It accepts a manifest that is cut short, but refuses one with a
+hole. A power cut leaves a hole if the disk writes a later part of an unsynced change before an earlier one.
 
-What stands before the hole is the list as it was. It is enough if the log that it goes on from is still there: then the
-change behind it had not been carried out, and all it would have told is in the logs. RocksDB itself looks whether every
-file of the list is there. If that log is gone, the change had been synced and the disk has lost it: that is an error,
-even where RocksDB would take what is left for an end that is cut short, and delete the files it does not tell of.
+The changes before the hole are a complete, older manifest. It is sufficient if the log that it refers to still exists:
+then the change behind the hole had not taken effect, and everything it described is in the logs. RocksDB itself checks
+that every listed file exists. If that log is missing, the change had been synced and the disk has lost it. That is an
+error, even where RocksDB would accept the manifest as cut short and delete the files that it does not list.
 """
 
 import shutil
@@ -23,57 +23,56 @@ from holdfast.stores.rocks.recovery.wal_records import (
     HEADER_SIZE,
     LAST,
     WHOLE,
-    chain_end,
-    checksum_holds,
-    records_of,
+    find_chain_end,
+    has_valid_checksum,
+    list_records,
 )
 
 _SAVED = ".torn"
 _FIRST_LIST = "MANIFEST-000001"
 _UNREADABLE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError)
 
-# Fields of a change, as RocksDB numbers them: `n` is a number, `s` a string, each in turn.
+# The fields of a change with RocksDB's tags. `n` is a number, `s` a string.
 _LOG_NUMBER, _OLDEST_LOG, _FAMILY, _FAMILY_ADD, _FAMILY_DROP, _IN_GROUP, _NEW_FILE = 2, 10, 200, 201, 202, 300, 103
 _FIELDS = {
     1: "s",  # comparator
     _LOG_NUMBER: "n",
     3: "n",  # next file
     4: "n",  # last sequence
-    5: "ns",  # where a compaction goes on
-    6: "nn",  # a file that goes
+    5: "ns",  # compaction pointer
+    6: "nn",  # deleted file
     9: "n",  # previous log
     _OLDEST_LOG: "n",
-    _NEW_FILE: "nnnssnn",  # a file that comes; more fields of its own follow
+    _NEW_FILE: "nnnssnn",  # new file; custom fields follow
     _FAMILY: "n",
     _FAMILY_ADD: "s",
     _FAMILY_DROP: "",
     203: "n",  # highest family
     _IN_GROUP: "n",
 }
-# Whatever has this bit is a string that may be passed over.
-_PASSED_OVER = 1 << 13
+# A field with this bit in its tag is a string that may be ignored.
+_IGNORABLE = 1 << 13
 _LAST_OF_FILE = 1
-_KEPT = -1
+_OLDEST_KEPT = -1
 
 
-def forget_lost_beginning(directory: Path, *, is_unmade: bool) -> None:
-    """If the list that CURRENT names is not there because a power cut ended the making of the store, let RocksDB begin
-    again: nothing was ever in the store.
+def discard_unfinished_manifest(directory: Path, *, is_unmade: bool) -> None:
+    """Let RocksDB start again if a power cut during the creation of the store has lost the manifest that CURRENT names.
 
-    The first opening names two lists, and syncs the directory that has their names after each. The first list of all is
-    replaced before that opening ends. Of the second one the name alone does not tell; `is_unmade` says that the first
-    opening had not ended.
+    Nothing was ever in the store then. The first opening writes and names two manifests, and syncs the directory after
+    each naming. The very first manifest is replaced before that opening ends, so its name proves that the opening had
+    not ended. The name of the second one proves nothing; `is_unmade` says that the first opening had not ended.
     """
     current = directory / "CURRENT"
     try:
-        named = manifest_of(directory)
+        named = find_manifest(directory)
         if named.exists():
             return
     except _UNREADABLE:
-        return  # none yet, or RocksDB says what is wrong
+        return  # there is none yet, or RocksDB reports the problem
     if is_unmade and not any(directory.glob("*.sst")):
-        # RocksDB makes no database where it finds a log. The log is empty, for ours is written instead. CURRENT goes
-        # last: as long as it is there, another power cut leads here again.
+        # RocksDB creates no database in a directory that has a log. These logs are empty, because Holdfast writes its
+        # own log instead. CURRENT is deleted last: as long as it exists, another power cut leads here again.
         for log in directory.glob("*.log"):
             log.unlink()
         sync_directory(directory)
@@ -82,20 +81,22 @@ def forget_lost_beginning(directory: Path, *, is_unmade: bool) -> None:
         current.unlink()
 
 
-def mend_manifest(directory: Path, *, was_opened: bool, cuts: bool) -> Path | None:
-    """Look at the list, and cut it at its first hole if that loses nothing. Answers where it is kept as it was.
+def repair_manifest(directory: Path, *, was_opened: bool, cuts: bool) -> Path | None:
+    """Check the manifest, and cut it at its first hole if that loses nothing.
 
-    Without `cuts` nothing is changed: an end that a kill cut short RocksDB takes as it is. `was_opened` is False if the
-    store may never have been opened to the end: then the list may not be complete, and there is nothing to lose.
+    Without `cuts` nothing is changed: RocksDB accepts a manifest that a kill has cut short. `was_opened` is False if
+    the store may never have been opened completely: then the manifest may be incomplete, and there is nothing to lose.
+    Return the file that keeps the original manifest, or None if nothing was changed. Raise `StoreUnavailable` if the
+    manifest is damaged.
     """
     try:
-        manifest = manifest_of(directory)
+        manifest = find_manifest(directory)
         end, changes = _read(manifest)
     except _UNREADABLE:
-        return None  # none yet, or RocksDB says what is wrong
+        return None  # there is none yet, or RocksDB reports the problem
     if end == manifest.stat().st_size:
         return None
-    needed = _needed_log(changes)
+    needed = _find_needed_log(changes)
     if needed is None and not was_opened and not any(directory.glob("*.sst")):
         return None
     if needed is None or not _has_log(manifest, needed):
@@ -113,33 +114,33 @@ def mend_manifest(directory: Path, *, was_opened: bool, cuts: bool) -> Path | No
 
 
 def is_whole(directory: Path) -> bool:
-    """Return whether the list that CURRENT names can be read to its end; also if there is none yet."""
+    """Return whether the manifest that CURRENT names can be read to its end. A missing manifest counts as whole."""
     try:
-        manifest = manifest_of(directory)
+        manifest = find_manifest(directory)
         return _read(manifest)[0] == manifest.stat().st_size
     except _UNREADABLE:
         return True
 
 
-def return_to_list_before(directory: Path) -> Path | None:
-    """If the list that CURRENT names is not there, name the one before, if that loses nothing. Answers where CURRENT is
-    kept as it was.
+def restore_previous_manifest(directory: Path) -> Path | None:
+    """Name the previous manifest if the one that CURRENT names is missing, provided that this loses nothing.
 
-    RocksDB writes a new list at every opening, names it, syncs the directory that has both names, and deletes the list
-    before and its logs only then. A power cut before that sync may keep the naming and take the list. If the log that
-    the list before goes on from is gone, the new one had been in use, and nothing is changed.
+    At every opening RocksDB writes a new manifest, names it, syncs the directory of both names, and only then deletes
+    the previous manifest and its logs. A power cut before that sync may keep the naming and lose the manifest. If the
+    log that the previous manifest refers to is missing, the new one had been in use, and nothing is changed. Return the
+    file that keeps the original CURRENT, or None if nothing was changed.
     """
     current = directory / "CURRENT"
     try:
-        named = manifest_of(directory)
+        named = find_manifest(directory)
         if named.exists():
             return None
-        lists = {_number_of(each): each for each in directory.glob("MANIFEST-*") if not each.suffix}
-        before = lists[max(number for number in lists if number < _number_of(named))]
+        lists = {_parse_number(each): each for each in directory.glob("MANIFEST-*") if not each.suffix}
+        before = lists[max(number for number in lists if number < _parse_number(named))]
         end, changes = _read(before)
     except _UNREADABLE:
         return None
-    needed = _needed_log(changes)
+    needed = _find_needed_log(changes)
     if end < before.stat().st_size or needed is None or not _has_log(before, needed):
         return None
     saved, fresh = (current.with_name(current.name + suffix) for suffix in (_SAVED, ".new"))
@@ -153,70 +154,78 @@ def return_to_list_before(directory: Path) -> Path | None:
     return saved
 
 
-def oldest_needed_log(directory: Path) -> int | None:
-    """RocksDB reads no log that is older, so nothing depends on what is in it or whether it is there: it is deleted in
-    no order that a power cut keeps. None if the list does not tell."""
+def find_oldest_needed_log(directory: Path) -> int | None:
+    """Return the number of the oldest log that the manifest refers to; None if it does not say.
+
+    RocksDB reads no older log, so the content and existence of older logs do not matter. RocksDB deletes them in an
+    order that a power cut may change.
+    """
     try:
-        _, changes = _read(manifest_of(directory))
+        _, changes = _read(find_manifest(directory))
     except _UNREADABLE:
         return None
-    return _needed_log(changes)
+    return _find_needed_log(changes)
 
 
-def manifest_of(directory: Path) -> Path:
-    """Return the list of files that CURRENT names."""
+def find_manifest(directory: Path) -> Path:
+    """Return the manifest that CURRENT names."""
     return directory / (directory / "CURRENT").read_text().strip()
 
 
 def _has_log(manifest: Path, needed: int) -> bool:
-    """Whether the log is there, or the one that was begun together with this list: at an opening all older logs are
-    done with, and the list says no more than that."""
-    begun = _number_of(manifest) - 1
+    """Return whether the needed log exists, or the log that was begun together with this manifest.
+
+    An opening replays all older logs, and the manifest says only that.
+    """
+    begun = _parse_number(manifest) - 1
     return any((manifest.parent / f"{number:06}.log").exists() for number in (needed, begun) if number >= needed)
 
 
-def _number_of(manifest: Path) -> int:
+def _parse_number(manifest: Path) -> int:
     return int(manifest.name.removeprefix("MANIFEST-"))
 
 
-def put_back(saved: Path) -> None:
+def restore_original(saved: Path) -> None:
+    """Replace a repaired file by the original that was kept."""
     saved.replace(saved.with_name(saved.name.removesuffix(_SAVED)))
 
 
 def _read(manifest: Path) -> tuple[int, list[bytes]]:
-    """How far whole changes go, and those changes."""
+    """Return the offset of the end of the last whole change, and all whole changes."""
     changes: list[bytes] = []
     parts, end = b"", 0
     raw = manifest.read_bytes()
     for block in range(0, len(raw), BLOCK):
         stop = min(block + BLOCK, len(raw))
-        chain = chain_end(raw, block, stop)
-        for at, after, type in records_of(raw, block, chain):
-            if not checksum_holds(raw, at, after):
+        chain = find_chain_end(raw, block, stop)
+        for offset, after, type in list_records(raw, block, chain):
+            if not has_valid_checksum(raw, offset, after):
                 return end, changes
-            data = raw[at + HEADER_SIZE : after]
+            data = raw[offset + HEADER_SIZE : after]
             parts = data if type in (WHOLE, FIRST) else parts + data
             if type in (WHOLE, LAST):
                 changes.append(parts)
                 end = after
-        # A full block may end in padding that is shorter than a header. Anywhere else such a rest is a torn record.
+        # A full block may end in padding that is shorter than a header. Anywhere else such remaining bytes are a torn
+        # record.
         if stop - chain >= HEADER_SIZE or (chain < stop and stop - block < BLOCK):
             return end, changes
     return (len(raw) if not parts or end > len(raw) - HEADER_SIZE else end), changes
 
 
-def _needed_log(changes: list[bytes]) -> int | None:
-    """The oldest log that the list goes on from; None if it does not tell, or does not name every family."""
+def _find_needed_log(changes: list[bytes]) -> int | None:
+    """Return the oldest log that the manifest refers to; None if it does not say, or does not name every family."""
     names: dict[int, bytes] = {}
-    # By family; besides, the oldest that is kept, whatever families say that had nothing to flush.
+    # The log number of each family, and under `_OLDEST_KEPT` the oldest log that is kept, whatever the families say
+    # that had nothing to flush.
     logs: dict[int, int] = {}
     group: list[list[tuple[int, list[int | bytes]]]] = []
     for change in changes:
-        fields = _fields_of(change)
+        fields = _parse_change(change)
         if fields is None:
             return None
         group.append(fields)
-        # Of a group that is not complete RocksDB takes nothing.
+        # RocksDB applies a group of changes only if the group is complete.
         if not any(tag == _IN_GROUP and values[0] for tag, values in fields):
             for each in group:
                 _apply(each, names, logs)
@@ -224,9 +233,9 @@ def _needed_log(changes: list[bytes]) -> int | None:
     wanted = {name.encode() for name in keys.FAMILY_NAMES}
     if not wanted <= set(names.values()):
         return None
-    # A family that is older than the first log says 0.
+    # A family that is older than the first log has the log number 0.
     oldest = min((logs[family] for family in names if logs.get(family)), default=None)
-    return None if oldest is None else max(oldest, logs.get(_KEPT, 0))
+    return None if oldest is None else max(oldest, logs.get(_OLDEST_KEPT, 0))
 
 
 def _apply(fields: list[tuple[int, list[int | bytes]]], names: dict[int, bytes], logs: dict[int, int]) -> None:
@@ -240,46 +249,46 @@ def _apply(fields: list[tuple[int, list[int | bytes]]], names: dict[int, bytes],
         elif tag == _LOG_NUMBER:
             logs[family] = int(values[0])
         elif tag == _OLDEST_LOG:
-            logs[_KEPT] = int(values[0])
+            logs[_OLDEST_KEPT] = int(values[0])
 
 
-def _fields_of(change: bytes) -> list[tuple[int, list[int | bytes]]] | None:
-    """None if it is not understood."""
+def _parse_change(change: bytes) -> list[tuple[int, list[int | bytes]]] | None:
+    """Return the fields of a change; None if it is not understood."""
     try:
-        return list(_fields(change))
+        return list(_parse_fields(change))
     except (IndexError, ValueError):
         return None
 
 
-def _fields(change: bytes) -> Iterator[tuple[int, list[int | bytes]]]:
-    at = 0
-    while at < len(change):
-        tag, at = _number(change, at)
-        shape = _FIELDS.get(tag) or ("s" if tag & _PASSED_OVER else None)
+def _parse_fields(change: bytes) -> Iterator[tuple[int, list[int | bytes]]]:
+    offset = 0
+    while offset < len(change):
+        tag, offset = _parse_varint(change, offset)
+        shape = _FIELDS.get(tag) or ("s" if tag & _IGNORABLE else None)
         if shape is None and tag != _FAMILY_DROP:
             raise ValueError(f"unknown field {tag}")
         values: list[int | bytes] = []
         for kind in shape or "":
-            value, at = _number(change, at) if kind == "n" else _string(change, at)
+            value, offset = _parse_varint(change, offset) if kind == "n" else _parse_string(change, offset)
             values.append(value)
         while tag == _NEW_FILE:
-            more, at = _number(change, at)
+            more, offset = _parse_varint(change, offset)
             if more == _LAST_OF_FILE:
                 break
-            _, at = _string(change, at)
+            _, offset = _parse_string(change, offset)
         yield tag, values
 
 
-def _number(raw: bytes, at: int) -> tuple[int, int]:
+def _parse_varint(raw: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
-    while raw[at] >= 0x80:
-        value |= (raw[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return value | raw[at] << shift, at + 1
+    while raw[offset] >= 0x80:
+        value |= (raw[offset] & 0x7F) << shift
+        offset, shift = offset + 1, shift + 7
+    return value | raw[offset] << shift, offset + 1
 
 
-def _string(raw: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _number(raw, at)
-    if at + size > len(raw):
+def _parse_string(raw: bytes, offset: int) -> tuple[bytes, int]:
+    size, offset = _parse_varint(raw, offset)
+    if offset + size > len(raw):
         raise ValueError("cut short")
-    return raw[at : at + size], at + size
+    return raw[offset : offset + size], offset + size

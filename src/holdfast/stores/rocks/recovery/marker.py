@@ -1,7 +1,7 @@
-"""The file beside RocksDB's own that says: this is a store of ours, of which format, who has it open, since which boot.
+"""The marker, a file that identifies a store: its format, the process that has it open, and the boot it was opened in.
 
-Whether the machine was started anew since the store was last written to tells a power cut from a kill: a kill leaves
-every byte that was written, so whatever is missing then, the disk has lost.
+The boot tells a power cut from a kill. A kill loses no byte that was written. So if the machine has not been restarted
+since, any missing data means that the disk has lost it.
 """
 
 import ctypes
@@ -13,24 +13,25 @@ from typing import Any, NamedTuple
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.disk.file_sync import sync_directory, sync_file
 
-# The layout of the directory, keys and values. A store of a higher number was written by a newer Holdfast.
+# The format of the directory, its keys and values. A higher number means that a newer Holdfast wrote the store.
 #
-#     1   no log but RocksDB's own; becomes 2 when it is opened
-#     2   one database with a commit log, in the store's own directory
-#     3   shards, each a directory with a database and a log; frames of kind LINKED. Only stores with shards have it.
-#     4   as 2, and frames with parts for many plain messages (plain_messages.py), and blocks of the journal that tell
-#         many alike events by their columns (journal_blocks.py)
-#     5   as 3, with the same frames and blocks. Only stores with shards have it.
+#   1   only RocksDB's own log; becomes 2 when it is opened
+#   2   one database with a commit log, in the store's own directory
+#   3   shards, each a directory with a database and a log; frames of kind LINKED. Only stores with shards have it.
+#   4   as 2, with frame parts for many plain messages (`plain_messages.py`) and journal blocks that describe many
+#       similar events by columns (`event_blocks.py`)
+#   5   as 3, with the frame parts and journal blocks of 4. Only stores with shards have it.
 #
-# A store of format 2 becomes 4 when it is opened, and one of format 3 becomes 5: both read what is in the older one.
+# Opening a store of format 2 makes it 4, and one of format 3 makes it 5. Both versions read everything of the older
+# one.
 #
-# To change the format: raise the number, write down here what it changed, and bring stores of the number before to the
-# new one in `Database`, before the marker says so.
+# To change the format: raise the number, describe the change here, and let `Database` convert a store of the previous
+# format before it writes the marker.
 FORMAT = 5
-# The first format with a commit log of our own.
+# The first format with Holdfast's own commit log.
 WITH_LOG = 2
 _WITHOUT_SHARDS = 4
-# The formats of stores with shards, whose markers have a role.
+# The formats of stores with shards. Their markers have a role.
 _WITH_SHARDS = (3, FORMAT)
 MARKER = "HOLDFAST"
 _FRESH_MARKER = "HOLDFAST.new"
@@ -39,9 +40,12 @@ _BOOT_SESSION = b"kern.bootsessionuuid"
 
 
 class ClosedState(NamedTuple):
-    """The state of RocksDB when the store was closed: a list of files that is shorter later has lost some of them."""
+    """The state of RocksDB when the store was closed.
 
-    # The position of the log: the number of the last frame, and the generation of its segment.
+    A manifest that is shorter at the next opening has lost files.
+    """
+
+    # The log position: the number of the last frame, and the generation of its segment.
     number: int
     generation: int
     manifest: str
@@ -49,10 +53,10 @@ class ClosedState(NamedTuple):
 
 
 class Role(NamedTuple):
-    """The part that a directory plays in a store with shards. The default is a store without shards."""
+    """The role of a directory in a store with shards. The default is a store without shards."""
 
-    # In the store's own directory: the number of shards, the folder that holds them, and whether all of them have been
-    # made. A shard that is missing after that is lost.
+    # In the store's own directory: the number of shards, the folder that contains them, and whether all of them have
+    # been made. If a shard is missing after that, it was lost.
     shards: int = 1
     folder: str | None = None
     is_made: bool = False
@@ -68,41 +72,44 @@ WHOLE_STORE = Role()
 
 
 class Marker(NamedTuple):
+    """The content of a marker."""
+
+    # The process that has the store open; None if it was closed properly.
     pid: int | None
-    """Who has it open; None: it was closed in order."""
     boot: str | None
     format: int = _WITHOUT_SHARDS
-    # None while the store is open, and before it was first closed in order. The directory of a store with shards has
-    # none: each shard has its own.
-    rest: ClosedState | None = None
+    # None while the store is open, and before it was first closed properly. The directory of a store with shards has
+    # none: each shard has its own. The marker's JSON calls it `rest`.
+    closed_state: ClosedState | None = None
     role: Role = WHOLE_STORE
 
     @property
     def was_never_opened(self) -> bool:
-        """Return whether no opening of the store has come to its end yet."""
-        return self.pid is None and self.rest is None
+        """Return whether the store was never opened completely."""
+        return self.pid is None and self.closed_state is None
 
     @property
     def is_of_this_boot(self) -> bool:
-        """Known to be: where the system does not say, a power cut is possible."""
-        return self.boot is not None and self.boot == boot_id()
+        """Return whether the store is known to have been opened since the last boot. If the system does not say, a
+        power cut is possible."""
+        return self.boot is not None and self.boot == read_boot_id()
 
 
 @cache
-def boot_id() -> str | None:
-    """Return a text that is another each time the machine is started; None where the system has none.
+def read_boot_id() -> str | None:
+    """Return a text that changes with every boot; None if the system has none.
 
     Linux has a file for it, macOS a system value. Without either, every opening checks the whole log, as after a power
-    cut, and messages that were answered are safe all the same.
+    cut. Acknowledged messages are safe all the same.
     """
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
-        return _system_value(_BOOT_SESSION)
+        return _read_system_value(_BOOT_SESSION)
 
 
-def _system_value(name: bytes, library: Any = None) -> str | None:
-    """Return a value of macOS's `sysctlbyname`; None where there is no such call, or no such value."""
+def _read_system_value(name: bytes, library: Any = None) -> str | None:
+    """Return a value of macOS's `sysctlbyname`; None if there is no such function or value."""
     size = ctypes.c_size_t(256)
     value = ctypes.create_string_buffer(size.value)
     try:
@@ -113,6 +120,10 @@ def _system_value(name: bytes, library: Any = None) -> str | None:
 
 
 def check_directory(path: Path) -> None:
+    """Check that a directory is a store, is empty or does not exist.
+
+    Raise `InvalidArgument` if it is neither, and `StoreUnavailable` if the marker is damaged or of a newer format.
+    """
     if path.exists() and not path.is_dir():
         raise InvalidArgument(f"{path} is a file: give a directory for the store", field="url")
     marker = path / MARKER
@@ -133,7 +144,8 @@ def check_directory(path: Path) -> None:
     elif (
         path.is_dir()
         and any(file.name != _FRESH_MARKER for file in path.iterdir())
-        # Once more: another opening may have made the store since. It writes the marker before any other file.
+        # Check again, because another process may have created the store since. It writes the marker before any other
+        # file.
         and not marker.exists()
     ):
         raise InvalidArgument(
@@ -142,31 +154,40 @@ def check_directory(path: Path) -> None:
 
 
 def read_marker(path: Path) -> Marker:
+    """Return the content of the marker. A missing or unreadable marker gives an empty one."""
     try:
         read = json.loads((path / MARKER).read_text())
-        pid, boot, format, rest = read.get("pid"), read.get("boot"), int(read["format"]), read.get("rest")
-        rest = None if rest is None else ClosedState(*rest)
+        pid, boot, format, closed_state = read.get("pid"), read.get("boot"), int(read["format"]), read.get("rest")
+        closed_state = None if closed_state is None else ClosedState(*closed_state)
         role = _parse_role(read["role"]) if "role" in read else WHOLE_STORE
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return Marker(None, None)
-    return Marker(pid if isinstance(pid, int) else None, boot if isinstance(boot, str) else None, format, rest, role)
+    return Marker(
+        pid if isinstance(pid, int) else None, boot if isinstance(boot, str) else None, format, closed_state, role
+    )
 
 
 def _parse_role(read: dict[str, Any]) -> Role:
-    """Raise `ValueError` or `TypeError` if it is damaged: a store with shards must not be taken for one without."""
+    """Return a role. Raise `ValueError` or `TypeError` if it is damaged: a store with shards must not be mistaken for
+    one without."""
     role = Role(**read)
     is_store = isinstance(role.folder, str) and role.shard is None
     is_shard = role.folder is None and isinstance(role.shard, int)
     if not (is_store or is_shard) or role.shards < 1:
-        raise ValueError("the marker names neither a store with shards nor a shard")
+        raise ValueError("the marker describes neither a store with shards nor a shard")
     return role
 
 
 def write_marker(
-    path: Path, pid: int | None, role: Role = WHOLE_STORE, *, format: int | None = None, rest: ClosedState | None = None
+    path: Path,
+    pid: int | None,
+    role: Role = WHOLE_STORE,
+    *,
+    format: int | None = None,
+    closed_state: ClosedState | None = None,
 ) -> None:
     """Write the marker by a rename, so that a crash leaves the old marker or the new one."""
-    facts: dict[str, Any] = {"format": format or role.format, "pid": pid, "boot": boot_id(), "rest": rest}
+    facts: dict[str, Any] = {"format": format or role.format, "pid": pid, "boot": read_boot_id(), "rest": closed_state}
     if role != WHOLE_STORE:
         facts["role"] = role._asdict()
     fresh = path / _FRESH_MARKER

@@ -1,4 +1,4 @@
-"""Checks of a store's directory before it is opened, and the errors that an opening is refused with."""
+"""Checks of a store's directory before it is opened, and the errors that refuse an opening."""
 
 import fcntl
 import logging
@@ -21,27 +21,28 @@ from holdfast.stores.rocks.log.replay import Replay
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import segment_path
 from holdfast.stores.rocks.recovery.manifest import (
-    forget_lost_beginning,
+    discard_unfinished_manifest,
+    find_manifest,
     is_whole,
-    manifest_of,
-    mend_manifest,
-    put_back,
-    return_to_list_before,
+    repair_manifest,
+    restore_original,
+    restore_previous_manifest,
 )
 from holdfast.stores.rocks.recovery.marker import MARKER, WITH_LOG, Marker, check_directory, read_marker
-from holdfast.stores.rocks.recovery.wal_check import find_damage, logs_of
+from holdfast.stores.rocks.recovery.wal_check import find_damage, list_logs
 
 DATABASE = "db"
 
 _log = logging.getLogger("holdfast")
 
 _WRITE_BUFFER = 32 << 20
-# How many buffers may fill up while one is flushed; then a write waits for the flush. It must not come to that: if the
-# flush fails meanwhile for want of space, RocksDB's own recovery and the write wait for each other, for ever.
+# The number of buffers that may be filled while one is flushed. After that, a write waits for the flush. This limit
+# must never be reached: if the flush fails for lack of space, RocksDB's own recovery and the write wait for each other
+# forever.
 _WRITE_BUFFERS = 4
 
 
-def options(family: int | None = None) -> Options:
+def make_options(family: int | None = None) -> Options:
     """Return RocksDB's options, or those of one column family."""
     chosen = Options(raw_mode=True)
     chosen.create_if_missing(True)
@@ -49,30 +50,32 @@ def options(family: int | None = None) -> Options:
     chosen.set_write_buffer_size(_WRITE_BUFFER)
     chosen.set_max_write_buffer_number(_WRITE_BUFFERS)
     chosen.set_max_background_jobs(2)
-    # All families at once: a flush that RocksDB begins by itself must keep the position of the log in step with them.
+    # Flush all families together: a flush that RocksDB starts by itself must not separate the log position from the
+    # data that it covers.
     chosen.set_atomic_flush(True)
     chosen.set_keep_log_file_num(2)
     chosen.set_compression_type(DBCompressionType.lz4())
-    # RocksDB's own log holds something only in stores of format 1. A torn tail is what a crash leaves, and is cut.
-    # Damage anywhere else must stop the start: cutting there would lose what lies behind it.
+    # Only stores of format 1 have data in RocksDB's own log. A crash leaves a torn tail, which is cut. Damage anywhere
+    # else must stop the opening, because cutting there would lose the data behind it.
     chosen.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     if family in (keys.VISIBLE, keys.EXPIRIES, keys.LEASES, keys.INDEXES):
-        # Queues delete what they write: files that are mostly deletions are compacted early, for cold starts.
+        # Queues delete everything they write. Files that contain mostly deletions are compacted early, so that a cold
+        # start is fast.
         chosen.add_compact_on_deletion_collector_factory(4_096, 2_048, 0.5)
     return chosen
 
 
 def open_rocksdb(path: Path, *, is_read_only: bool = False) -> Rdict:
     """Open RocksDB in a store's directory."""
-    families = {name: options(number) for number, name in enumerate(keys.FAMILY_NAMES) if number != keys.DIRECTORY}
+    families = {name: make_options(number) for number, name in enumerate(keys.FAMILY_NAMES) if number != keys.DIRECTORY}
     if is_read_only:
         access = AccessType.read_only(False)
-        return Rdict(str(path / DATABASE), options(), column_families=families, access_type=access)
-    return Rdict(str(path / DATABASE), options(), column_families=families)
+        return Rdict(str(path / DATABASE), make_options(), column_families=families, access_type=access)
+    return Rdict(str(path / DATABASE), make_options(), column_families=families)
 
 
-def covered_position(database: Rdict) -> LogPosition:
-    """Return the position of the log up to which RocksDB has everything."""
+def read_covered_position(database: Rdict) -> LogPosition:
+    """Return the log position up to which RocksDB has everything."""
     raw: bytes | None = database.get(POSITION_KEY)
     return START if raw is None else decode_position(raw)
 
@@ -81,95 +84,104 @@ def covered_position(database: Rdict) -> LogPosition:
 
 
 def check_files(path: Path, marker: Marker, *, has_lost_writes: bool) -> list[Path]:
-    """Look at RocksDB's files before it reads them. Return where the originals of mended files are kept."""
+    """Check RocksDB's files before it reads them, and repair what a power cut has torn.
+
+    Return the files that keep the originals of repaired files. Raise `StoreUnavailable` if data that was synced is
+    missing.
+    """
     database = path / DATABASE
     if not database.exists():
         return []
     was_opened = marker.pid is not None
-    _check_rest(path, marker)
+    _check_manifest_size(path, marker)
     if marker.is_of_this_boot and not has_lost_writes:
         if marker.format < WITH_LOG:
             _check_rocksdb_logs(path, marker.pid, has_power_failed=False)
-        mend_manifest(database, was_opened=was_opened, cuts=False)
+        repair_manifest(database, was_opened=was_opened, cuts=False)
         if marker.format >= WITH_LOG and not is_whole(database):
-            _check_reach(path, marker)
+            _check_log_reaches(path, marker)
         return []
-    # The remains of unsynced writes are cut off after a power cut, so nobody else may have the store open.
-    with _held_alone(path):
-        mended: list[Path] = []
+    # After a power cut, the remains of unsynced writes are cut off. So no other process may have the store open.
+    with _lock_rocksdb(path):
+        repaired: list[Path] = []
         try:
-            if (named := return_to_list_before(database)) is not None:
-                mended.append(named)
+            if (named := restore_previous_manifest(database)) is not None:
+                repaired.append(named)
             if marker.format < WITH_LOG:
                 _check_rocksdb_logs(path, marker.pid, has_power_failed=True)
             if not was_opened:
-                forget_lost_beginning(database, is_unmade=_is_unmade(path, marker))
-            if (torn := mend_manifest(database, was_opened=was_opened, cuts=True)) is not None:
-                mended.append(torn)
-            if mended and marker.format >= WITH_LOG:
-                _check_reach(path, marker)
+                discard_unfinished_manifest(database, is_unmade=_is_unmade(path, marker))
+            if (torn := repair_manifest(database, was_opened=was_opened, cuts=True)) is not None:
+                repaired.append(torn)
+            if repaired and marker.format >= WITH_LOG:
+                _check_log_reaches(path, marker)
         except BaseException:
-            for saved in mended:
-                put_back(saved)
+            for saved in repaired:
+                restore_original(saved)
             raise
-        return mended
+        return repaired
 
 
 def _is_unmade(path: Path, marker: Marker) -> bool:
-    """Return whether RocksDB has never been opened here to the end: the log's directory is made right after that."""
+    """Return whether RocksDB has never been opened completely here. The log's directory is made right after its first
+    opening."""
     return marker.was_never_opened and marker.format >= WITH_LOG and not (path / LOG).exists()
 
 
-def _check_rest(path: Path, marker: Marker) -> None:
-    """Refuse a list of files that has become shorter since the store was closed, though it can be read to its end."""
-    if marker.rest is None:
+def _check_manifest_size(path: Path, marker: Marker) -> None:
+    """Refuse a manifest that has become shorter since the store was closed, even if it can be read to its end."""
+    if marker.closed_state is None:
         return
-    manifest = path / DATABASE / marker.rest.manifest
-    if manifest.exists() and manifest.stat().st_size < marker.rest.manifest_bytes:
+    manifest = path / DATABASE / marker.closed_state.manifest
+    if manifest.exists() and manifest.stat().st_size < marker.closed_state.manifest_bytes:
         raise _manifest_error(path, "it has become shorter since the store was closed")
 
 
-def _check_reach(path: Path, marker: Marker) -> None:
-    """Refuse a shortened list of files if the log does not reach back to it: the flush that the list no longer tells of
-    had been completed then, and the frames that it covered were given up. A store that was closed has no log; its list
-    must tell of the last checkpoint."""
+def _check_log_reaches(path: Path, marker: Marker) -> None:
+    """Refuse a shortened manifest if the log does not continue where it ends.
+
+    The missing changes then describe a flush that was completed, after which the log's older segments were released. A
+    closed store has no log, so its manifest must describe the last checkpoint.
+    """
     if marker.was_never_opened and not any((path / DATABASE).glob("*.sst")):
-        return  # a crash ended the making of the store, and nothing was ever in it
+        return  # a crash ended the creation of the store, and it never contained anything
     try:
         database = open_rocksdb(path, is_read_only=True)
     except Exception as error:  # the binding raises nothing more precise
         if "MANIFEST-" in str(error):
             raise _manifest_error(path, "RocksDB cannot read it") from None
-        raise opening_error(path, error) from None
+        raise make_opening_error(path, error) from None
     try:
-        covered = covered_position(database)
+        covered = read_covered_position(database)
     finally:
         database.close()
-    if marker.rest is not None and covered == (marker.rest.number, marker.rest.generation):
+    if marker.closed_state is not None and covered == (marker.closed_state.number, marker.closed_state.generation):
         return
     if not segment_path(path / LOG, covered.generation).exists():
         raise _manifest_error(path, "the newest files are missing from it")
-    # Not one segment of those that it needs may be missing.
+    # Every segment that the manifest's state needs must exist.
     after_power_cut = not marker.is_of_this_boot
     Replay(path, path / LOG, covered, was_closed=False, after_power_cut=after_power_cut).run(lambda *_: None)
 
 
-def _manifest_error(path: Path, what: str) -> StoreUnavailable:
-    manifest = manifest_of(path / DATABASE)
-    return StoreUnavailable(f"{manifest} is damaged: {what}; restore a backup", path=str(path), file=str(manifest))
+def _manifest_error(path: Path, cause: str) -> StoreUnavailable:
+    manifest = find_manifest(path / DATABASE)
+    return StoreUnavailable(f"{manifest} is damaged: {cause}; restore a backup", path=str(path), file=str(manifest))
 
 
 def _check_rocksdb_logs(path: Path, owner: int | None, *, has_power_failed: bool) -> None:
-    """Check RocksDB's own logs, which stores of format 1 have. There is one from before the marker names an owner until
-    long after it names none again."""
+    """Check RocksDB's own logs, which stores of format 1 have.
+
+    Such a log exists from before the marker names an owner until long after it names none again.
+    """
     database = path / DATABASE
-    if owner is not None and not logs_of(database):
+    if owner is not None and not list_logs(database):
         raise StoreUnavailable(
-            f"{database} has no log (*.log), though the store was not closed in order: the last writes are missing; "
+            f"{database} has no log (*.log), though the store was not closed properly: the last writes are missing; "
             "put the log back, or restore a backup",
             path=str(path),
         )
-    # Checksums too, where the log may have been cut by more than a kill: RocksDB would refuse all of it.
+    # Verify all checksums after a power cut. RocksDB would refuse the whole log for a single wrong one.
     damage = find_damage(database, verifies_all=has_power_failed)
     if damage is None:
         return
@@ -177,23 +189,25 @@ def _check_rocksdb_logs(path: Path, owner: int | None, *, has_power_failed: bool
         raise damage.as_error(path)
     damage.cut()
     _log.warning(
-        "%s is cut at byte %d: a power cut took what was written there, and had not been synced", damage.log, damage.at
+        "%s is cut at byte %d: a power cut has lost writes there that had not been synced",
+        damage.log,
+        damage.offset,
     )
 
 
 @contextmanager
-def _held_alone(path: Path) -> Iterator[None]:
-    """Hold RocksDB's own lock, which keeps out versions of Holdfast that know no other.
+def _lock_rocksdb(path: Path) -> Iterator[None]:
+    """Hold RocksDB's own lock, which keeps out older versions of Holdfast that know no other lock.
 
-    To close the file frees the lock of the whole process. That is safe here: the caller has locked the directory, so
-    this process has not opened the store.
+    Closing the lock file releases the lock for the whole process. That is safe here: the caller has locked the
+    directory, so this process has not opened the store.
     """
     lock = os.open(path / DATABASE / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise in_use(path, by_another=True) from None
+            raise make_in_use_error(path, by_another=True) from None
         yield
     finally:
         os.close(lock)
@@ -203,7 +217,11 @@ def _held_alone(path: Path) -> Iterator[None]:
 
 
 def lock_directory(path: Path) -> DirectoryLock:
-    """Make the directory of a store if it is missing, and lock it. Nothing in it is read or changed before."""
+    """Lock the directory of a store, and make it if it does not exist. Nothing in it is read or changed before.
+
+    Raise `StoreUnavailable` if the store is in use, and `InvalidArgument` if the directory cannot be made or is not a
+    store.
+    """
     check_rocksdb_works()
     check_directory(path)
     try:
@@ -211,33 +229,35 @@ def lock_directory(path: Path) -> DirectoryLock:
             make_directory(path)
         lock = DirectoryLock.take(path)
     except OSError as error:
-        raise not_made(path, error) from None
+        raise make_not_made_error(path, error) from None
     if lock is None:
-        raise in_use(path)
+        raise make_in_use_error(path)
     return lock
 
 
-def not_made(path: Path, error: OSError) -> InvalidArgument:
+def make_not_made_error(path: Path, error: OSError) -> InvalidArgument:
+    """Return the error for a directory that cannot be made."""
     return InvalidArgument(
         f"{path} cannot be made: {error.strerror}; give a directory that can be written to", field="url"
     )
 
 
-def in_use(path: Path, *, by_another: bool = False) -> StoreUnavailable:
-    """Return the error for a store that another opening holds, with its owner if that is known. `by_another`: this
-    process has locked the directory, and another one has RocksDB's own lock."""
+def make_in_use_error(path: Path, *, by_another: bool = False) -> StoreUnavailable:
+    """Return the error for a store that is already open, with the process that has it open if that is known.
+
+    `by_another`: this process has locked the directory, but another one has RocksDB's own lock.
+    """
     owner = read_marker(path).pid
     do = "to share it, let that program serve it to the others (`holdfast serve`)"
     if not by_another and is_held_here(path):
         owner = os.getpid()
-        who, do = f"process {owner}, this one", "use what `holdfast.open` returned the first time, or close it first"
+        who, do = f"process {owner}, this one", "use the object that `holdfast.open` returned first, or close it first"
     elif owner is not None and owner != os.getpid() and is_running(owner):
         who = f"process {owner}"
     else:
-        # The marker names the owner only while the store is open, and by a number that means nothing in another
-        # container.
+        # The marker names the owner only while the store is open, and a process id means nothing in another container.
         owner = None
-        who = "another process, which may be opening or closing it just now"
+        who = "another process, which may be opening or closing it right now"
     return StoreUnavailable(
         f"{path} is in use by {who}: only one program opens a store at a time, and only once; {do}",
         path=str(path),
@@ -245,11 +265,11 @@ def in_use(path: Path, *, by_another: bool = False) -> StoreUnavailable:
     )
 
 
-def opening_error(path: Path, error: Exception) -> Exception:
-    """Return the named error for an error of RocksDB's while it opened a store."""
+def make_opening_error(path: Path, error: Exception) -> Exception:
+    """Return the error for an exception that RocksDB raised while it opened a store."""
     text = str(error)
     if "/LOCK" in text:
-        return in_use(path, by_another=True)
+        return make_in_use_error(path, by_another=True)
     if "no space" in text.lower():
         return StoreUnavailable(f"{path} cannot be opened, the disk is full: free some space", path=str(path))
     if "corruption" in text.lower() and (damage := find_damage(path / DATABASE, verifies_all=True)) is not None:

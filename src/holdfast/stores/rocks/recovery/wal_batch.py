@@ -1,4 +1,4 @@
-"""One write batch as a log holds it, followed only as far as to say whether all of it is there.
+"""Parsing of one write batch of RocksDB's log, just far enough to decide whether it is complete.
 
 batch       sequence 8 | count 4 | count operations; the next batch's sequence is sequence + count
 operation   tag 1 [| family], key [, value], each as length and bytes; numbers as varints
@@ -9,7 +9,7 @@ from enum import Enum
 
 HEAD = struct.Struct("<QI")
 
-# What the engine writes: per tag, whether it names a family, and how many strings follow.
+# The operations that the engine writes: whether the tag is followed by a family, and by how many strings.
 _OPERATIONS = {
     0x0: (False, 1),  # delete
     0x1: (False, 2),  # put
@@ -21,71 +21,76 @@ _OPERATIONS = {
 _MAX_VARINT = 5
 
 
-# Put into the directory by the first batch after each sync: the sequence of the last operation it made certain.
+# Each first batch after a sync puts this key into the directory: the sequence of the last operation that was synced.
 SYNCED_KEY = b"m/synced"
 SYNCED = struct.Struct(">Q")
 _PUT = 0x1
 
 
 class BatchExtent(Enum):
-    ENDS = "all of it is there"
-    RUNS_OUT = "the rest of it is not there"
-    MALFORMED = "no batch of ours"
+    """The extent of a batch in its log."""
+
+    COMPLETE = "complete"
+    CUT_SHORT = "cut short"
+    MALFORMED = "malformed"
 
 
-def extent(data: bytes) -> BatchExtent:
-    return _follow(data)[0]
+def find_extent(data: bytes) -> BatchExtent:
+    """Return whether the batch is complete."""
+    return _parse(data)[0]
 
 
-def synced_by(data: bytes) -> int | None:
-    """Up to which sequence everything was on disk when this batch was written; None if it does not say."""
-    reach, synced = _follow(data)
-    if reach is not BatchExtent.ENDS or len(synced) != SYNCED.size:
+def read_synced(data: bytes) -> int | None:
+    """Return the sequence up to which everything was synced when this batch was written; None if the batch does not
+    say."""
+    extent, synced = _parse(data)
+    if extent is not BatchExtent.COMPLETE or len(synced) != SYNCED.size:
         return None
     return int(SYNCED.unpack(synced)[0])
 
 
-def _follow(data: bytes) -> tuple[BatchExtent, bytes]:
-    """How far it goes, and what it puts under `SYNCED_KEY`."""
+def _parse(data: bytes) -> tuple[BatchExtent, bytes]:
+    """Return how far the batch reaches, and the value that it puts under `SYNCED_KEY`."""
     synced = b""
     if len(data) < HEAD.size:
-        return BatchExtent.RUNS_OUT, synced
+        return BatchExtent.CUT_SHORT, synced
     _, count = HEAD.unpack_from(data)
-    at = HEAD.size
+    offset = HEAD.size
     for _ in range(count):
-        if at >= len(data):
-            return BatchExtent.RUNS_OUT, synced
-        tag = data[at]
+        if offset >= len(data):
+            return BatchExtent.CUT_SHORT, synced
+        tag = data[offset]
         operation = _OPERATIONS.get(tag)
         if operation is None:
             return BatchExtent.MALFORMED, synced
-        at += 1
+        offset += 1
         names_family, strings = operation
         ends = []
         for number in range(names_family + strings):
-            value, at = _varint(data, at)
-            if at > len(data):
-                return BatchExtent.RUNS_OUT, synced
+            value, offset = _parse_varint(data, offset)
+            if offset > len(data):
+                return BatchExtent.CUT_SHORT, synced
             if value is None:
                 return BatchExtent.MALFORMED, synced
             if number >= names_family:
-                ends.append((at, at + value))
-                at += value
-                if at > len(data):
-                    return BatchExtent.RUNS_OUT, synced
+                ends.append((offset, offset + value))
+                offset += value
+                if offset > len(data):
+                    return BatchExtent.CUT_SHORT, synced
         if tag == _PUT and data[slice(*ends[0])] == SYNCED_KEY:
             synced = data[slice(*ends[1])]
-    return BatchExtent.ENDS, synced
+    return BatchExtent.COMPLETE, synced
 
 
-def _varint(data: bytes, at: int) -> tuple[int | None, int]:
-    """The number and the place behind it; a place beyond the end if it is cut, no number if it is none."""
+def _parse_varint(data: bytes, offset: int) -> tuple[int | None, int]:
+    """Return a number and the offset behind it. The offset is beyond the end if the number is cut short; the number is
+    None if it is invalid."""
     value = 0
-    for place in range(_MAX_VARINT):
-        if at + place >= len(data):
+    for index in range(_MAX_VARINT):
+        if offset + index >= len(data):
             return None, len(data) + 1
-        byte = data[at + place]
-        value |= (byte & 0x7F) << 7 * place
+        byte = data[offset + index]
+        value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            return value, at + place + 1
-    return None, at
+            return value, offset + index + 1
+    return None, offset

@@ -1,12 +1,12 @@
-"""The log that a killed store is recovered from, looked at before RocksDB replays it.
+"""Checks of RocksDB's own log before RocksDB replays it. Only stores of format 1 use that log.
 
-RocksDB refuses a record whose checksum is wrong. But it takes a length that points past the end of the file for a torn
-tail, skips to the next block from a header of zeros, and may never return from a type that belongs to logs written over
-old ones: it would open shorter than it was, or not at all. So the chain of records is followed here first.
+RocksDB refuses a record with a wrong checksum. But it takes a length that points past the end of the file for a torn
+tail, it skips to the next block when a header is all zeros, and it may never return from a record type that belongs to
+recycled logs. Such a store would open with missing data, or not at all. So the chain of records is checked here first.
 
-A kill leaves a chain that stops short: an incomplete record at the end of the last log, or zeros where space was set
-aside. If a whole record follows the stop, or its header is none that was ever written, the file was damaged; or the
-power went, and took what was not synced (log_salvage.py).
+After a kill, the chain stops early: with an incomplete record at the end of the last log, or with zeros where space was
+preallocated. If a whole record follows the stop, or if its header was never written like this, then either the file is
+damaged, or a power cut has lost unsynced writes (`wal_salvage.py`).
 """
 
 import os
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks.recovery.manifest import oldest_needed_log
-from holdfast.stores.rocks.recovery.wal_batch import HEAD, BatchExtent, extent
+from holdfast.stores.rocks.recovery.manifest import find_oldest_needed_log
+from holdfast.stores.rocks.recovery.wal_batch import HEAD, BatchExtent, find_extent
 from holdfast.stores.rocks.recovery.wal_records import (
     BLOCK,
     FIRST,
@@ -24,165 +24,178 @@ from holdfast.stores.rocks.recovery.wal_records import (
     LENGTH_AND_TYPE,
     MIDDLE,
     WHOLE,
-    chain_end,
-    checksum_holds,
-    records_of,
+    find_chain_end,
+    has_valid_checksum,
+    list_records,
 )
-from holdfast.stores.rocks.recovery.wal_salvage import cut, has_gap, was_synced
+from holdfast.stores.rocks.recovery.wal_salvage import cut_logs, has_gap, was_synced
 
-# Read at once: whole blocks, so that a long log costs time but no memory.
+# Bytes read at once: whole blocks, so that a long log does not need much memory.
 _PIECE = 128 * BLOCK
 
 
 class Damage(NamedTuple):
+    """The first damage in the logs of a store, at a byte offset of one of them. Everything before it can be read.
+
+    `earlier` and `later` are the logs before and after the damaged one.
+    """
+
     log: Path
-    at: int
-    """Where the damage was seen: everything before it can be read."""
-    what: str
+    offset: int
+    cause: str
     later: list[Path]
-    """The logs after it, which go on from what it held."""
     earlier: list[Path]
 
     def as_error(self, store: Path) -> StoreUnavailable:
-        """To cut the log by hand is left to whoever has no backup: it loses what lies behind, and they must know."""
+        """Return the error that refuses to open the store.
+
+        It describes how to cut the log by hand, for users without a backup. The store never does so by itself, because
+        that loses all writes behind the damage, and the user must know.
+        """
         also = "".join(f" and move {log.name} away" for log in self.later)
         return StoreUnavailable(
-            f"{self.log} is damaged at byte {self.at}: {self.what}; restore a backup. Without one, "
-            f"`truncate -s {self.at} {self.log}`{also}: the store then opens without what was written from there on",
+            f"{self.log} is damaged at byte {self.offset}: {self.cause}; restore a backup. Without a backup, "
+            f"run `truncate -s {self.offset} {self.log}`{also}: the store then opens without all later writes",
             path=str(store),
             file=str(self.log),
-            at=self.at,
+            at=self.offset,
         )
 
     def was_synced(self) -> bool:
-        """Whether what was there is known to have been on disk: then no power cut explains that it is gone."""
-        return was_synced(self.log, self.at, self.earlier, self.later)
+        """Return whether the damaged part is known to have been on disk. If it was, no power cut explains its loss."""
+        return was_synced(self.log, self.offset, self.earlier, self.later)
 
     def cut(self) -> None:
-        """Leave what stands before it."""
-        cut(self.log, self.at, self.later)
+        """Cut the logs at the damage."""
+        cut_logs(self.log, self.offset, self.later)
 
 
 class _End(NamedTuple):
-    """How one log ends."""
+    """The end of one log."""
 
-    at: int
+    offset: int
     is_torn: bool
-    """Its last record or batch is incomplete."""
+    """The last record or batch is incomplete."""
     is_empty: bool
-    """It has not one whole record."""
+    """The log has no whole record."""
     damage: str | None = None
 
 
 def find_damage(directory: Path, *, verifies_all: bool = False) -> Damage | None:
-    """The first damage in the logs of a RocksDB directory that nobody writes to.
+    """Return the first damage in the logs of a RocksDB directory that no process writes to; None if there is none.
 
-    Checksums are compared where the chain ends: RocksDB compares them all when it replays the log, and sooner than we
-    could. `verifies_all` compares them here, to say where the one is that RocksDB refused.
+    By default, checksums are compared only at the end of each log: RocksDB compares all of them when it replays the
+    logs, and faster. `verifies_all` compares all of them here too, to locate the one that RocksDB refused.
     """
-    oldest = oldest_needed_log(directory) or 0
-    logs = [log for log in logs_of(directory) if int(log.stem) >= oldest]
-    # The last log that a later one may go on from, and how it ends.
+    oldest = find_oldest_needed_log(directory) or 0
+    logs = [log for log in list_logs(directory) if int(log.stem) >= oldest]
+    # The last log that a later one may continue, and its end.
     before: tuple[int, _End] | None = None
     for number, log in enumerate(logs):
         try:
             with log.open("rb") as file:
-                end = _end_of(file, verifies_all)
+                end = _find_end(file, verifies_all)
         except FileNotFoundError:
-            continue  # another process has the store open, as RocksDB is about to find out
-        if before is not None and not end.is_empty and (what := _broken_off(logs[before[0]], before[1], log)):
-            return _damage(logs, before[0], before[1].at, what)
+            continue  # another process has the store open; RocksDB will report that
+        if before is not None and not end.is_empty and (cause := _check_continuation(logs[before[0]], before[1], log)):
+            return _damage(logs, before[0], before[1].offset, cause)
         if end.damage is not None:
-            return _damage(logs, number, end.at, end.damage)
-        # A kill while opening leaves empty logs behind one that is torn.
+            return _damage(logs, number, end.offset, end.damage)
+        # A kill during an opening leaves empty logs behind a torn one.
         if before is None or not end.is_empty:
             before = number, end
     return None
 
 
-def _broken_off(log: Path, end: _End, later: Path) -> str | None:
-    """A crash tears the last log alone: what the next one holds was written after the whole of this one."""
+def _check_continuation(log: Path, end: _End, later: Path) -> str | None:
+    """Return the damage at the end of a log that a later one continues, or None.
+
+    A crash tears only the last log: the next log was begun after all of this one had been written.
+    """
     if end.is_torn:
-        return "its last record is incomplete, but a later log goes on"
+        return "its last record is incomplete, but a later log exists"
     if end.is_empty:
-        return "it is empty, but a later log goes on"
+        return "it is empty, but a later log exists"
     if has_gap(log, later):
-        return "whole records are missing there, for a later log goes on further"
+        return "records are missing between its end and the start of the next log"
     return None
 
 
-def _damage(logs: list[Path], number: int, at: int, what: str) -> Damage:
-    return Damage(logs[number], at, what, later=logs[number + 1 :], earlier=logs[:number])
+def _damage(logs: list[Path], number: int, offset: int, cause: str) -> Damage:
+    return Damage(logs[number], offset, cause, later=logs[number + 1 :], earlier=logs[:number])
 
 
-def logs_of(directory: Path) -> list[Path]:
-    """In the order they were written."""
+def list_logs(directory: Path) -> list[Path]:
+    """Return the logs of a RocksDB directory in the order they were written."""
     return sorted((log for log in directory.glob("*.log") if log.stem.isdigit()), key=lambda log: int(log.stem))
 
 
-def _end_of(file: BinaryIO, verifies_all: bool) -> _End:
+def _find_end(file: BinaryIO, verifies_all: bool) -> _End:
+    """Return how a log ends."""
     size = os.fstat(file.fileno()).st_size
     base = start = stop = 0
-    raw, at = b"", 0
+    raw, offset = b"", 0
     while piece := file.read(_PIECE):
         raw = piece
         for start in range(0, len(raw), BLOCK):
             stop = min(start + BLOCK, len(raw))
-            at = chain_end(raw, start, stop)
-            if verifies_all and (wrong := _wrong_checksum(raw, start, at)) is not None:
-                return _wrong(base + wrong)
-            if stop - at >= HEADER_SIZE:
-                return _judge_stop(file, base, raw, start, at, stop)
+            offset = find_chain_end(raw, start, stop)
+            if verifies_all and (wrong := _find_wrong_checksum(raw, start, offset)) is not None:
+                return _wrong_checksum(base + wrong)
+            if stop - offset >= HEADER_SIZE:
+                return _classify_stop(file, base, raw, start, offset, stop)
         base += len(raw)
     if not size:
         return _End(0, is_torn=False, is_empty=True)
-    # The chain reaches the end of the file, or the rest is too short for a header.
+    # The chain reaches the end of the file, or the remaining bytes are too few for a header.
     base -= len(raw)
-    if (wrong := _wrong_checksum(raw, start, at)) is not None:
-        return _wrong(base + wrong)
-    is_cut = at < stop and stop - start < BLOCK
-    return _End(base + at, is_torn=is_cut or _is_open(raw, start, at), is_empty=base + at == 0)
+    if (wrong := _find_wrong_checksum(raw, start, offset)) is not None:
+        return _wrong_checksum(base + wrong)
+    is_cut = offset < stop and stop - start < BLOCK
+    return _End(base + offset, is_torn=is_cut or _is_open(raw, start, offset), is_empty=base + offset == 0)
 
 
-def _judge_stop(file: BinaryIO, base: int, raw: bytes, start: int, at: int, stop: int) -> _End:
-    """The chain stopped at a header that leads nowhere: was it cut short, or was it damaged?"""
-    if (wrong := _wrong_checksum(raw, start, at)) is not None:
-        # A wrong length leads astray: the place is where it stands, not where that was noticed.
-        return _wrong(base + wrong)
-    length, type = LENGTH_AND_TYPE.unpack_from(raw, at + 4)
-    here, is_unwritten = base + at, not any(raw[at : at + HEADER_SIZE])
+def _classify_stop(file: BinaryIO, base: int, raw: bytes, start: int, offset: int, stop: int) -> _End:
+    """Decide whether the chain stopped at a header because the log was cut short or because it was damaged."""
+    if (wrong := _find_wrong_checksum(raw, start, offset)) is not None:
+        # A wrong length leads to a wrong next record. The damage is at the record with that length, not where the chain
+        # stopped.
+        return _wrong_checksum(base + wrong)
+    length, type = LENGTH_AND_TYPE.unpack_from(raw, offset + 4)
+    here, is_unwritten = base + offset, not any(raw[offset : offset + HEADER_SIZE])
     if not (is_unwritten or WHOLE <= type <= LAST):
-        return _damaged(here, f"no record has the type {type}")
-    if at - start + HEADER_SIZE + length > BLOCK:
-        return _damaged(here, f"a record of {length} bytes does not fit its block")
+        return _damaged(here, f"the record there has the unknown type {type}")
+    if offset - start + HEADER_SIZE + length > BLOCK:
+        return _damaged(here, f"the record there has {length} bytes and does not fit its block")
     if not is_unwritten:
-        reach = _extent_of(file, base, raw, start, at, stop)
-        if reach is BatchExtent.RUNS_OUT:
-            # All that follows is part of it, even if it looks like records: a payload may hold another log.
+        extent = _find_extent(file, base, raw, start, offset, stop)
+        if extent is BatchExtent.CUT_SHORT:
+            # All following bytes belong to this record, even if they look like records: a payload may contain another
+            # log.
             return _End(here, is_torn=True, is_empty=here == 0)
-        if reach is BatchExtent.ENDS or checksum_holds(raw, at, stop):
+        if extent is BatchExtent.COMPLETE or has_valid_checksum(raw, offset, stop):
             return _damaged(here, "the length of the record there is wrong")
-    if _holds_later_batch(raw, start, at, stop) or _is_followed(file, raw, stop):
-        return _damaged(here, "the record there is destroyed, but whole ones follow it")
-    if is_unwritten and _has_bytes(file, base, at):
-        # No kill leaves that. RocksDB goes on with the next block, and may refuse what it finds there.
-        return _damaged(here, "zeros are there, but other bytes follow them")
-    if is_unwritten and at == start and _is_open_before(file, here):
-        # Nor that: a kill leaves what was written, and no zeros behind the half of a batch. RocksDB refuses them.
-        return _damaged(here, "zeros are there, where a batch goes on")
-    return _End(here, is_torn=not is_unwritten or _is_open(raw, start, at), is_empty=here == 0)
+    if _holds_later_batch(raw, start, offset, stop) or _is_followed(file, raw, stop):
+        return _damaged(here, "the record there is damaged, but whole records follow it")
+    if is_unwritten and _has_data(file, base, offset):
+        # A kill never leaves this. RocksDB would continue with the next block, and might refuse its content.
+        return _damaged(here, "zeros are there, but other data follows them")
+    if is_unwritten and offset == start and _is_open_before(file, here):
+        # A kill keeps all written bytes and leaves no zeros behind half a batch. RocksDB refuses them.
+        return _damaged(here, "zeros are there in the middle of a batch")
+    return _End(here, is_torn=not is_unwritten or _is_open(raw, start, offset), is_empty=here == 0)
 
 
-def _extent_of(file: BinaryIO, base: int, raw: bytes, start: int, at: int, stop: int) -> BatchExtent:
-    """Whether the batch goes on to the end of the file and beyond, as that of a torn record does."""
-    _, type = LENGTH_AND_TYPE.unpack_from(raw, at + 4)
-    data = raw[at + HEADER_SIZE : stop]
+def _find_extent(file: BinaryIO, base: int, raw: bytes, start: int, offset: int, stop: int) -> BatchExtent:
+    """Return whether the batch extends beyond the end of the file, as that of a torn record does."""
+    _, type = LENGTH_AND_TYPE.unpack_from(raw, offset + 4)
+    data = raw[offset + HEADER_SIZE : stop]
     if type in (WHOLE, FIRST):
-        expected = _next_sequence(raw, start, at)
+        expected = _next_sequence(raw, start, offset)
         if expected is not None and len(data) >= HEAD.size and HEAD.unpack_from(data)[0] != expected:
             return BatchExtent.MALFORMED
-        return extent(data)
-    # The beginning lies in earlier blocks, each of which it fills up.
+        return find_extent(data)
+    # The batch begins in earlier blocks, each of which it fills up.
     block = base + start
     while type != FIRST:
         block -= BLOCK
@@ -190,81 +203,88 @@ def _extent_of(file: BinaryIO, base: int, raw: bytes, start: int, at: int, stop:
             return BatchExtent.MALFORMED
         file.seek(block)
         earlier = file.read(BLOCK)
-        records = records_of(earlier, 0, chain_end(earlier, 0, BLOCK))
+        records = list_records(earlier, 0, find_chain_end(earlier, 0, BLOCK))
         if not records or records[-1][2] not in (FIRST, MIDDLE):
             return BatchExtent.MALFORMED
-        place, after, type = records[-1]
-        data = earlier[place + HEADER_SIZE : after] + data
-    return extent(data)
+        start_of_last, after, type = records[-1]
+        data = earlier[start_of_last + HEADER_SIZE : after] + data
+    return find_extent(data)
 
 
-def _holds_later_batch(raw: bytes, start: int, at: int, stop: int) -> bool:
-    """Whether a batch that was written later begins anywhere in the rest of this block: its sequence goes beyond what
-    comes before the stop, by no more than the bytes between have room for."""
-    if not any(raw[at:stop]):
+def _holds_later_batch(raw: bytes, start: int, offset: int, stop: int) -> bool:
+    """Return whether a batch that was written later begins anywhere in the remaining part of this block.
+
+    Its sequence must be higher than that of the batches before the stop, by at most the number of bytes in between.
+    """
+    if not any(raw[offset:stop]):
         return False
-    expected = _next_sequence(raw, start, at)
-    for place in range(at + 1, stop - HEADER_SIZE - HEAD.size + 1):
-        length, type = LENGTH_AND_TYPE.unpack_from(raw, place + 4)
-        if type not in (WHOLE, FIRST) or not HEAD.size <= length <= stop - place - HEADER_SIZE:
+    expected = _next_sequence(raw, start, offset)
+    for candidate in range(offset + 1, stop - HEADER_SIZE - HEAD.size + 1):
+        length, type = LENGTH_AND_TYPE.unpack_from(raw, candidate + 4)
+        if type not in (WHOLE, FIRST) or not HEAD.size <= length <= stop - candidate - HEADER_SIZE:
             continue
-        sequence, _ = HEAD.unpack_from(raw, place + HEADER_SIZE)
-        if expected is not None and not expected <= sequence <= expected + place - at:
+        sequence, _ = HEAD.unpack_from(raw, candidate + HEADER_SIZE)
+        if expected is not None and not expected <= sequence <= expected + candidate - offset:
             continue
-        if checksum_holds(raw, place, place + HEADER_SIZE + length):
+        if has_valid_checksum(raw, candidate, candidate + HEADER_SIZE + length):
             return True
     return False
 
 
 def _is_followed(file: BinaryIO, raw: bytes, stop: int) -> bool:
-    """Whether a later block begins with a record: each does, unless it was never written."""
+    """Return whether any later block begins with a whole record. Every written block does."""
     while raw:
         for start in range(stop, len(raw) - HEADER_SIZE + 1, BLOCK):
             length, type = LENGTH_AND_TYPE.unpack_from(raw, start + 4)
             after = start + HEADER_SIZE + length
             is_whole = WHOLE <= type <= LAST and after <= min(start + BLOCK, len(raw))
-            if is_whole and checksum_holds(raw, start, after):
+            if is_whole and has_valid_checksum(raw, start, after):
                 return True
         raw, stop = file.read(_PIECE), 0
     return False
 
 
-def _has_bytes(file: BinaryIO, base: int, at: int) -> bool:
-    """Whether there is anything but zeros from a place to the end of the file."""
-    file.seek(base + at)
+def _has_data(file: BinaryIO, base: int, offset: int) -> bool:
+    """Return whether any byte from an offset to the end of the file is not zero."""
+    file.seek(base + offset)
     return any(piece.count(0) < len(piece) for piece in iter(lambda: file.read(_PIECE), b""))
 
 
-def _wrong_checksum(raw: bytes, start: int, end: int) -> int | None:
-    return next((at for at, after, _ in records_of(raw, start, end) if not checksum_holds(raw, at, after)), None)
+def _find_wrong_checksum(raw: bytes, start: int, end: int) -> int | None:
+    """Return the offset of the first record with a wrong checksum."""
+    return next(
+        (offset for offset, after, _ in list_records(raw, start, end) if not has_valid_checksum(raw, offset, after)),
+        None,
+    )
 
 
 def _next_sequence(raw: bytes, start: int, end: int) -> int | None:
-    for at, after, type in reversed(records_of(raw, start, end)):
-        if type in (WHOLE, FIRST) and after - at >= HEADER_SIZE + HEAD.size:
-            sequence, count = HEAD.unpack_from(raw, at + HEADER_SIZE)
+    """Return the sequence of the batch that follows the last one in this part."""
+    for offset, after, type in reversed(list_records(raw, start, end)):
+        if type in (WHOLE, FIRST) and after - offset >= HEADER_SIZE + HEAD.size:
+            sequence, count = HEAD.unpack_from(raw, offset + HEADER_SIZE)
             return int(sequence) + int(count)
     return None
 
 
 def _is_open(raw: bytes, start: int, end: int) -> bool:
-    """Whether the last record begins a batch whose rest is not there."""
-    records = records_of(raw, start, end)
+    """Return whether the last record belongs to a batch that is not complete."""
+    records = list_records(raw, start, end)
     return bool(records) and records[-1][2] in (FIRST, MIDDLE)
 
 
 def _is_open_before(file: BinaryIO, block: int) -> bool:
-    """Whether the block before the one at this place ends with a batch whose rest is not there."""
+    """Return whether the block before this one ends in the middle of a batch."""
     if not block:
         return False
     file.seek(block - BLOCK)
     before = file.read(BLOCK)
-    return _is_open(before, 0, chain_end(before, 0, BLOCK))
+    return _is_open(before, 0, find_chain_end(before, 0, BLOCK))
 
 
-def _damaged(at: int, what: str) -> _End:
-    return _End(at, is_torn=False, is_empty=False, damage=what)
+def _damaged(offset: int, cause: str) -> _End:
+    return _End(offset, is_torn=False, is_empty=False, damage=cause)
 
 
-def _wrong(at: int) -> _End:
-    return _damaged(at, "the checksum of the record there is wrong")
+def _wrong_checksum(offset: int) -> _End:
+    return _damaged(offset, "the checksum of the record there is wrong")

@@ -11,8 +11,8 @@ DAY_MS = 86_400_000
 LARGE = (1 << 20) + 300_001
 
 
-class Desk:
-    """One store that a test opens again and again, on one clock: closed in order, or left as a kill leaves it."""
+class RestartableStore:
+    """One store that a test opens again and again on one clock, after closing it or as a kill leaves it."""
 
     def __init__(self, directory: Path, ends: str) -> None:
         self.clock = ManualClock()
@@ -23,13 +23,14 @@ class Desk:
         self.path = directory / "0"
 
     def open(self, **options: Any) -> Holdfast:
+        """Open the store."""
         options.setdefault("settings", {"max_payload": 4 << 20})
         hf = open_store(self.path, self.clock, **options)
         self._opened.append(hf)
         return hf
 
     def reopen(self, **options: Any) -> Holdfast:
-        """End what is open, check what it left, and open that."""
+        """End the open store, check its files, and open it again."""
         [hf] = self._opened
         if self._ends == "closed":
             hf.close()
@@ -43,5 +44,6 @@ class Desk:
         return self.open(**options)
 
     def end(self) -> None:
+        """Close everything that is open."""
         for hf in self._opened:
             hf.close()

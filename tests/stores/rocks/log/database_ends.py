@@ -1,4 +1,4 @@
-"""Ends of a database that runs in the test's own process."""
+"""Syncs and simulated kills of a database in the test's own process."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ def sync(opened: Database) -> None:
     opened.log.end_sync(pending)
 
 
-def die(store: Path) -> None:
-    """Let the marker of a copied store name a process that is gone."""
+def mark_as_killed(store: Path) -> None:
+    """Let the marker of a copied store name a process that has ended."""
     marker = store / "HOLDFAST"
     marker.write_text(marker.read_text().replace(f'"pid": {os.getpid()}', '"pid": 999999999'))

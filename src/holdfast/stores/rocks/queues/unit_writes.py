@@ -1,0 +1,275 @@
+"""The changes that an atomic step makes: each message's keys, indexes and journal event.
+
+Each of `apply`, `add`, `move` and `edit` first reads everything its changes need, and then puts all their keys without
+another read. A read would hand the open commit to the log, and half of a change must never get there.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Self
+
+from holdfast.model.ids import consecutive_to_bytes
+from holdfast.model.message import Draft, Envelope, State, make_envelope
+from holdfast.model.requests import StateDocument
+from holdfast.model.rules.lifecycle import TRANSITIONS, Cause, Change, Life, first_life
+from holdfast.stores.contract import Listener
+from holdfast.stores.payloads.pieces import PIECES_ABOVE
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
+from holdfast.stores.rocks.directory.store_facts import ShardFacts
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.journal.journal import RocksJournal
+from holdfast.stores.rocks.payloads.pieces import in_pieces
+from holdfast.stores.rocks.payloads.staging import RocksStaging
+from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
+from holdfast.stores.rocks.queues.ledgers import LedgerKeys
+from holdfast.stores.rocks.queues.messages import MessageCache, MessageReads
+from holdfast.stores.rocks.queues.plain_messages import choose_form
+from holdfast.stores.rocks.queues.publisher import Publisher
+from holdfast.stores.rocks.queues.queue_state import QueueState
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
+from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
+from holdfast.stores.unit import OpenClaim
+
+# Module-level names, because looking up an enum member costs as much as the rest of a loop over a batch.
+_READY, _IN_FLIGHT, _SUCCEEDED = State.READY, State.IN_FLIGHT, State.SUCCEEDED
+_ENQUEUED = TRANSITIONS[None, Cause.ENQUEUE].event
+_CLAIMED = TRANSITIONS[_READY, Cause.CLAIM].event
+_ACKED = TRANSITIONS[_IN_FLIGHT, Cause.ACK].event
+
+# A step that changes at least this many plain messages changes them together, and otherwise one by one.
+MANY = 4
+
+
+class UnitWrites:
+    """The state of the current step, and the changes it can make."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        publisher: Publisher,
+        catalog: QueueCatalog,
+        cache: MessageCache,
+        reader: MessageReads,
+        journal: RocksJournal,
+        seen: SeenKeys,
+        staging: RocksStaging,
+        facts: ShardFacts,
+        sweep_plan: SweepPlan,
+        listener: Listener,
+    ) -> None:
+        self._engine = engine
+        self._publisher = publisher
+        self._catalog = catalog
+        self._cache = cache
+        self._reader = reader
+        self._journal = journal
+        self._seen = seen
+        self._staging = staging
+        self._ledgers = LedgerKeys(engine)
+        self._facts = facts
+        self._sweep_plan = sweep_plan
+        self._listener = listener
+        self.now_ms = 0
+        self.is_durable = self.tells_ready = True
+        self._has_changed = False
+        # The queue in which the step granted or changed a lease, or which is being deleted: the sweep must visit it in
+        # time.
+        self._to_visit: QueueState | None = None
+        # The queue that the step has created. It has nothing on disk, so nothing needs to be read.
+        self._created: QueueState | None = None
+        # The units of the second shard of a step that changes two, and the numbers of the payloads copied there.
+        self._other: Self | None = None
+        self._copied: Collection[int] = ()
+
+    def begin(self, now_ms: int) -> None:
+        """Begin a step. A sweep's step has no waiting caller, and ends with `Engine.end`."""
+        self._engine.begin()
+        self.now_ms = now_ms
+        self.is_durable = True
+        self._has_changed = False
+        self._to_visit = self._created = None
+
+    # --- Existing messages -------------------------------------------------------------------------------------
+
+    def apply(
+        self, queue: QueueState, changes: Sequence[tuple[StoredMessage, Change]], *, by_time: bool = False
+    ) -> None:
+        if not changes:
+            return
+        for entry, _ in changes:
+            if entry.envelope.group is not None:
+                self._prepare_groups(queue, [each for each, _ in changes])
+                break
+        self._has_changed = self._engine.is_mid_change = True
+        if len(changes) >= MANY and self._apply_many(queue, changes):
+            self._engine.is_mid_change = False
+            return
+        self._publisher.ends_by_time = by_time
+        cache, append, now_ms = self._cache, self._journal.append, self.now_ms
+        has_lease = False
+        for entry, change in changes:
+            life, event, reason, error = change
+            if event is not None:
+                append(queue, entry, event, now_ms, life, reason, error)
+            # `Life.is_gone`, spelled out to save a call for each message.
+            if life is None or (life.keep_until is None and life.state is _SUCCEEDED):
+                cache.forget(entry)
+                queue.drop(entry)
+                continue
+            queue.change(entry, life)
+            if life.lease is not None:
+                has_lease = True
+                cache.remember(entry)
+            elif life.keep_until is not None:
+                self._listener.deadline(life.keep_until)
+            elif life.expires_at is not None and life.state is _READY:
+                self._listener.deadline(life.expires_at)
+        if has_lease or queue.row.drain_until is not None:
+            self._to_visit = queue
+        self._engine.is_mid_change = self._publisher.ends_by_time = False
+
+    def _apply_many(self, queue: QueueState, changes: Sequence[tuple[StoredMessage, Change]]) -> bool:
+        """Claim or ack many plain messages at once. Return False, with nothing done, if the changes are anything else.
+
+        `model.rules.lifecycle` has decided the changes; this writes the same keys as `apply` does one by one.
+        """
+        event = changes[0][1].event
+        if event is None or (event is not _CLAIMED and event is not _ACKED):
+            return False
+        entries: list[StoredMessage] = []
+        lives: list[Life] = []
+        is_claim = event is _CLAIMED
+        is_plain, keyless, state = (
+            queue.is_plain,
+            self._engine.database.commit.layer.keyless,
+            _READY if is_claim else _IN_FLIGHT,
+        )
+        for entry, (life, its_event, reason, _) in changes:
+            if (
+                its_event is not event
+                or life is None
+                or reason is not None
+                or entry.life.state is not state
+                or life.keep_until is not None
+                or not (entry.envelope.id in keyless or is_plain(entry))
+            ):
+                return False
+            entries.append(entry)
+            lives.append(life)
+        self._journal.append_changed(queue, entries, lives, event, self.now_ms)
+        if is_claim:
+            queue.claim_all(entries, lives)
+            self._cache.remember_all(entries)
+        else:
+            self._cache.forget_all(entries)
+            queue.drop_all(entries)
+        if is_claim or queue.row.drain_until is not None:
+            self._to_visit = queue
+        return True
+
+    def _prepare_groups(self, queue: QueueState, entries: Sequence[StoredMessage]) -> None:
+        """Read everything that changes of these messages need. A read between the changes would split the step."""
+        queue.prepare([group for entry in entries if (group := entry.envelope.group) is not None], len(entries))
+
+    def drop(self, queue: QueueState, entries: Sequence[StoredMessage]) -> None:
+        self._prepare_groups(queue, entries)
+        self._has_changed = self._engine.is_mid_change = True
+        for entry in entries:
+            self._cache.forget(entry)
+            queue.drop(entry)
+        self._engine.is_mid_change = False
+
+    async def move(
+        self, queue: QueueState, target: QueueState, changes: Sequence[tuple[StoredMessage, Change]]
+    ) -> None:
+        if not changes:
+            return
+        there = self if self._other is None or self._catalog.find(target.row.ref) is target else self._other
+        cache, now_ms = self._cache, self.now_ms
+        states = [cache.state(queue, entry) for entry, _ in changes]
+        for each in (queue, target):
+            self._prepare_groups(each, [entry for entry, _ in changes])
+        self._has_changed = self._engine.is_mid_change = there._engine.is_mid_change = True
+        for (entry, change), state in zip(changes, states, strict=True):
+            assert change.event is not None
+            cache.forget(entry)
+            queue.drop(entry, is_moved=there is self)
+            if there is not self and entry.envelope.pieces is not None:
+                there._staging.take_copy(entry.envelope.pieces)
+            entry.has_life = False
+            target.put(entry)
+            if entry.has_state:
+                there._cache.put_state(target, entry, state)
+            self._journal.append(queue, entry, change.event, now_ms, None, f"to {target.row.ref}")
+            there._journal.append(target, entry, change.event, now_ms, None, f"from {queue.row.ref}")
+        self._engine.is_mid_change = there._engine.is_mid_change = False
+
+    async def edit(self, queue: QueueState, entry: StoredMessage, envelope: Envelope) -> None:
+        self._prepare_groups(queue, [entry])
+        self._has_changed = self._engine.is_mid_change = True
+        self._cache.forget(entry)
+        queue.edit(entry, envelope)
+        self._engine.is_mid_change = False
+
+    async def put_state(self, queue: QueueState, entry: StoredMessage, state: StateDocument) -> None:
+        self._has_changed = True
+        self._cache.put_state(queue, entry, state)
+
+    # --- New messages ------------------------------------------------------------------------------------------
+
+    async def add(self, queue: QueueState, drafts: list[Draft], reason: str | None) -> Sequence[int]:
+        for draft in drafts:
+            if draft.group is not None:
+                groups = {each.group for each in drafts if each.group is not None}
+                # A new queue has nothing on disk.
+                (queue.start_empty if queue is self._created else queue.prepare)(groups)
+                break
+        now_ms, default_ttl_ms = self.now_ms, self._catalog.default_ttl_ms(queue)
+        append, remember = self._journal.append, self._cache.remember
+        assert _ENQUEUED is not None
+        self._has_changed = self._engine.is_mid_change = True
+        ids = self._facts.take_ids(len(drafts), now_ms)
+        many = len(drafts) >= MANY and default_ttl_ms is None and reason is None
+        if many and (form := choose_form(drafts)) is not None:
+            life = first_life(drafts[0], None, now_ms)
+            p = queue.p
+            fresh = [
+                StoredMessage(p, make_envelope(draft, id, now_ms), life, id16, draft.bytes)
+                for draft, id, id16 in zip(drafts, ids, consecutive_to_bytes(ids), strict=True)
+            ]
+            queue.put_all(fresh, form)
+            self._cache.remember_all(fresh)
+            self._journal.append_fresh(queue, fresh, _ENQUEUED, now_ms, life)
+            self._engine.is_mid_change = False
+            return ids
+        for draft, id in zip(drafts, ids, strict=True):
+            envelope = make_envelope(draft, id, now_ms)
+            if draft.pieces is not None:
+                self._staging.take(draft.pieces)
+            elif len(draft.payload) > PIECES_ABOVE:
+                envelope = in_pieces(self._engine, envelope)
+            life = first_life(draft, default_ttl_ms, now_ms)
+            entry = StoredMessage(queue.p, envelope, life, keys.id_bytes(id), draft.bytes)
+            if draft.group is not None:
+                self._publisher.note_uncommitted(entry)
+            queue.put(entry)
+            remember(entry)
+            append(queue, entry, _ENQUEUED, now_ms, life, reason)
+            if life.expires_at is not None:
+                self._listener.deadline(life.expires_at)
+            if draft.key is not None:
+                until = now_ms + queue.row.policy.dedup_window_ms
+                self._seen.remember(queue, draft.key, entry, until)
+                self._listener.deadline(until)
+        self._engine.is_mid_change = False
+        return ids
+
+    # --- Ledgers -----------------------------------------------------------------------------------------------
+
+    async def put_claim(self, queue: QueueState, consumer: str, claim: OpenClaim) -> None:
+        self._has_changed = True
+        self._ledgers.put(queue, consumer, claim)
+
+    async def close_claims(self, queue: QueueState, consumer: str, numbers: list[int], closed_upto: int) -> None:
+        self._has_changed = True
+        self._ledgers.close(queue, consumer, numbers, closed_upto)
