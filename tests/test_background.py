@@ -16,7 +16,8 @@ from typing import Any, TypeVar, cast
 import pytest
 
 import holdfast
-from holdfast.background import Backoff, run_forever
+from holdfast.background import Backoff, run_forever, sleep_for, wait_for_event
+from holdfast.clock import SystemClock
 from holdfast.dispatch.turns import ShardTurns
 from holdfast.dispatch.waiters import QueueWaiters
 from holdfast.model.errors import StoreUnavailable
@@ -27,7 +28,6 @@ from holdfast.runtime import LoopRuntime
 from holdfast.server.embedded import Embedded
 from holdfast.service.limits.shared_buckets import SharedBuckets
 from holdfast.service.refreshing import REFRESH_MS, Refresher
-from holdfast.stores.buffered import redis_cache as cache_module
 from holdfast.stores.buffered.buffer import Buffer
 from holdfast.stores.buffered.group_commit import GroupCommit
 from holdfast.stores.buffered.prefetcher import Prefetcher
@@ -251,21 +251,20 @@ async def objects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **_: Any) -> 
 
 
 async def postgres_loops(monkeypatch: pytest.MonkeyPatch, urls: list[str], **_: Any) -> None:
-    for module, name in ((node_numbers, "_RENEW_S"), (staging, "_KEEP_S"), (vacuum, "_LOOK_S")):
-        monkeypatch.setattr(module, name, 0.01)
     periodic = [
         Failing(monkeypatch, node_numbers.PostgresNodeNumbers, "renew"),
         Failing(monkeypatch, staging.PostgresStaging, "keep_once"),
         Failing(monkeypatch, vacuum.Vacuum, "vacuum_all_once"),
     ]
     listening = Failing(monkeypatch, notifier._ListenConnection, "_serve_connection")
-    async with opened_postgres(urls) as store:
-        await until(lambda: all(each.is_over for each in periodic))
-        await until(lambda: listening.raised == TIMES)
+    clock = ManualClock()
+    async with opened_postgres(urls, clock=clock) as store:
+        await until(lambda: all(each.is_over for each in periodic), clock)
+        await until(lambda: listening.raised == TIMES, clock)
         # It listens: another server that rings is heard.
-        async with opened_postgres(urls) as other:
-            await until(other._bell.has_peers)
-            await until(store._bell.has_peers)
+        async with opened_postgres(urls, clock=clock) as other:
+            await until(other._bell.has_peers, clock)
+            await until(store._bell.has_peers, clock)
 
 
 async def buffered_loops(
@@ -275,22 +274,21 @@ async def buffered_loops(
     tmp_path: Path,
     **_: Any,
 ) -> None:
-    monkeypatch.setattr(cache_module, "_LOOK_S", 0.01)
     flush = Failing(monkeypatch, Buffer, "flush_once")
     commit = Failing(monkeypatch, GroupCommit, "_some")
     reserve = Failing(monkeypatch, Prefetcher, "reserve_once")
-    async with opened_buffered(
-        urls, redis_url, tmp_path, flush_interval_ms=10, flush_batch=1, prefetch_batch=50
-    ) as store:
-        look = Failing(monkeypatch, type(store._path._cache._redis), "ping")  # type: ignore[union-attr]
-        await until(lambda: commit.raised == TIMES and look.is_over and store._path._cache.is_up)  # type: ignore[union-attr]
+    clock = ManualClock()
+    terms = {"flush_interval_ms": 10, "flush_batch": 1, "prefetch_batch": 50}
+    async with opened_buffered(urls, redis_url, tmp_path, clock=clock, **terms) as store:
+        look = Failing(monkeypatch, type(store._required()._cache._redis), "ping")
+        path = store._required()
+        await until(lambda: commit.raised == TIMES and look.is_over and path._cache.is_up, clock)
         await put(store, b"a")  # makes the queue, past the buffer
         await put(store, b"b")
-        await until(lambda: flush.raised == TIMES and store._path.buffer.is_empty())  # type: ignore[union-attr]
-        prefetcher = store._path.prefetcher  # type: ignore[union-attr]
+        await until(lambda: flush.raised == TIMES and path.buffer.is_empty(), clock)
 
         def reserved() -> bool:
-            prefetcher._begin(BUFFERED_REF, b"")
+            path.prefetcher._begin(BUFFERED_REF, b"")
             return reserve.is_over
 
         await until(reserved)
@@ -305,8 +303,9 @@ async def landed_by_others(
     **_: Any,
 ) -> None:
     look = Failing(monkeypatch, Buffer, "look_once")
-    async with opened_buffered(urls, redis_url, tmp_path, flusher="spark"):
-        await until(lambda: look.is_over)
+    clock = ManualClock()
+    async with opened_buffered(urls, redis_url, tmp_path, clock=clock, flusher="spark"):
+        await until(lambda: look.is_over, clock)
 
 
 # --- Workers ----------------------------------------------------------------------------------------------------------
@@ -548,10 +547,61 @@ async def test_cancelling_ends_a_loop_that_fails() -> None:
         failed.set()
         raise Boom("injected")
 
-    loop = asyncio.create_task(run_forever(once, Backoff("work"), lambda: asyncio.sleep(0)))
+    loop = asyncio.create_task(run_forever(once, Backoff("work"), ManualClock(), lambda: asyncio.sleep(0)))
     await failed.wait()
     loop.cancel()
     with suppress(asyncio.CancelledError):
         async with asyncio.timeout(60):
             await loop
     assert loop.cancelled()
+
+
+async def test_a_failed_loop_pauses_on_the_clock_it_was_given() -> None:
+    clock, calls = ManualClock(), []
+
+    async def once() -> None:
+        calls.append(clock.now_ms())
+        raise Boom("injected")
+
+    backoff = Backoff("work", first_ms=100, longest_ms=200)
+    loop = asyncio.create_task(run_forever(once, backoff, clock, lambda: sleep_for(clock, 1_000)))
+    began_ms = clock.now_ms()
+    await passing(clock, 1_500)
+    assert [at_ms - began_ms for at_ms in calls] == [1_000, 1_100, 1_300, 1_500]
+    loop.cancel()
+    await asyncio.wait([loop])
+    assert clock.next_alarm_at() is None
+
+
+async def test_a_wait_ends_with_its_event_or_with_its_time() -> None:
+    for clock in (ManualClock(), SystemClock()):
+        event = asyncio.Event()
+        waiting = asyncio.create_task(wait_for_event(clock, event, 3_600_000))
+        await turns()
+        assert not waiting.done()
+        event.set()
+        assert await waiting
+    clock = ManualClock()
+    waiting = asyncio.create_task(wait_for_event(clock, asyncio.Event(), 1_000))
+    await passing(clock, 999)
+    assert not waiting.done()
+    await passing(clock, 1)
+    assert waiting.done()
+    assert not await waiting
+
+
+async def test_a_sleep_on_the_system_clock_is_never_shorter_than_asked_for() -> None:
+    clock = SystemClock()
+    before_ms = clock.now_ms()
+    await sleep_for(clock, 5)
+    assert clock.now_ms() - before_ms >= 5
+
+
+async def test_an_alarm_that_rings_as_the_wait_ends_does_no_harm() -> None:
+    clock, event = ManualClock(), asyncio.Event()
+    waiting = asyncio.create_task(wait_for_event(clock, event, 10))
+    await turns()
+    event.set()
+    clock.advance(10)
+    assert await waiting
+    await turns()

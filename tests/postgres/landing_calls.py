@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.dice import SeededDice
 from holdfast.model.ids import IdMaker
 from holdfast.model.message import Draft
@@ -37,8 +37,9 @@ class Deaf:
 
 
 @asynccontextmanager
-async def opened(urls: list[str]) -> AsyncIterator[PostgresStore]:
-    runtime = LoopRuntime(SystemClock())
+async def opened(urls: list[str], *, clock: Clock | None = None) -> AsyncIterator[PostgresStore]:
+    """Open a store whose background loops run on `clock`. Calls pass their own time."""
+    runtime = LoopRuntime(clock or SystemClock())
     store = PostgresStore(urls, SeededDice(0), journal_retention_ms=WEEK_MS)
     await store.open(Deaf(), runtime)
     try:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.dice import SystemDice
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
@@ -30,8 +30,11 @@ def now_ms() -> int:
 
 
 @asynccontextmanager
-async def opened(urls: list[str], redis_url: str, wal_dir: Path, **terms: Any) -> AsyncIterator[BufferedStore]:
-    runtime = LoopRuntime(SystemClock())
+async def opened(
+    urls: list[str], redis_url: str, wal_dir: Path, *, clock: Clock | None = None, **terms: Any
+) -> AsyncIterator[BufferedStore]:
+    """Open a store whose background loops run on `clock`. Calls pass their own time."""
+    runtime = LoopRuntime(clock or SystemClock())
     inner = PostgresStore(urls, SystemDice(), journal_retention_ms=WEEK_MS)
     terms = {"flush_interval_ms": NEVER_MS, "flush_batch": 1_000_000, "segment_bytes": 64 << 10, **terms}
     store = BufferedStore(inner, FastPathOptions(redis_url=redis_url, wal_dir=str(wal_dir), **terms))

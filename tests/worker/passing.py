@@ -30,10 +30,12 @@ async def passing(clock: ManualClock, ms: int) -> None:
     await turns()
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """For what threads and processes do in their own time."""
+async def until(is_so: Callable[[], bool], clock: ManualClock | None = None, step_ms: int = 1_000) -> None:
+    """For what threads, processes and servers do in their own time. A clock that is given moves on meanwhile."""
     async with asyncio.timeout(PATIENCE_S):
         while not is_so():
+            if clock is not None:
+                clock.advance(step_ms)
             await asyncio.sleep(0.001)
 
 

@@ -10,6 +10,7 @@ from holdfast.model.message import Draft
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster import vacuum
+from holdfast.testing import ManualClock
 from tests.postgres.landing_calls import REF, connected, opened
 from tests.postgres.server import PostgresServer
 
@@ -30,8 +31,7 @@ async def work(store: PostgresStore, number: int) -> None:
 
 async def test_a_database_is_vacuumed_after_so_many_claims(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vacuum, "CLAIMED", 200)
-    monkeypatch.setattr(vacuum, "_LOOK_S", 3_600.0)
-    async with opened(urls) as store, connected(urls[0]) as connection:
+    async with opened(urls, clock=ManualClock()) as store, connected(urls[0]) as connection:
         await connection.execute("ALTER TABLE items SET (autovacuum_enabled = off)")
         [shard] = store._cluster.shards
         await work(store, 100)
@@ -47,9 +47,8 @@ async def test_a_database_is_vacuumed_after_so_many_claims(urls: list[str], monk
 
 async def test_a_large_table_is_vacuumed_less_often(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vacuum, "CLAIMED", 100)
-    monkeypatch.setattr(vacuum, "_LOOK_S", 3_600.0)
     now_ms = SystemClock().now_ms()
-    async with opened(urls) as store:
+    async with opened(urls, clock=ManualClock()) as store:
         [shard] = store._cluster.shards
         await store.enqueue(REF, [Draft(payload=b"x")] * 400, now_ms, auto_create=True)
         await work(store, 100)
@@ -71,8 +70,7 @@ async def test_a_database_that_cannot_be_vacuumed_is_tried_again(
     urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vacuum, "CLAIMED", 1)
-    monkeypatch.setattr(vacuum, "_LOOK_S", 3_600.0)
-    async with opened(urls) as store:
+    async with opened(urls, clock=ManualClock()) as store:
         [shard] = store._cluster.shards
         await work(store, 1)
         with monkeypatch.context() as patch:

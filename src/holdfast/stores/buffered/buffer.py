@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import NamedTuple, Protocol
@@ -15,8 +14,8 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.background import Backoff
-from holdfast.clock import steady_s
+from holdfast.background import Backoff, wait_for_event
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.buffered.log.wal import WalPosition
@@ -30,7 +29,7 @@ _MESSAGES = 5_000
 _BYTES = 8 << 20
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 1_000
 # Where others land what is here: how often it is asked for, and how long nothing may have landed until that is said.
-_LOOK_S, _PATIENCE_S = 0.5, 60.0
+_LOOK_MS, _PATIENCE_MS = 500, 60_000
 
 
 class Lander(Protocol):
@@ -72,7 +71,7 @@ class Buffer:
         lander: Lander,
         cache: Cache,
         landed: Callable[[list[int]], None],
-        now_ms: Callable[[], int],
+        clock: Clock,
         *,
         batch: int,
         interval_ms: int,
@@ -81,9 +80,9 @@ class Buffer:
         self._cache = cache
         # Told the segment of each record that has landed.
         self._landed = landed
-        self._now_ms = now_ms
+        self._clock = clock
         self._batch = batch
-        self._interval_s = interval_ms / 1_000
+        self._interval_ms = interval_ms
         self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
         self._ending = asyncio.Event()
 
@@ -119,7 +118,7 @@ class Buffer:
         while True:
             await state.begun.wait()
             # Whoever comes within the interval goes along, also if a claim lands all of it meanwhile.
-            await _either(state.full, self._interval_s)
+            await wait_for_event(self._clock, state.full, self._interval_ms)
             if self._ending.is_set():
                 return
             state.begun.clear()
@@ -128,7 +127,7 @@ class Buffer:
                 while await self.flush_once(lane):
                     backoff.succeeded()
             except Exception as error:
-                await _either(self._ending, backoff.failed(error) / 1_000)
+                await wait_for_event(self._clock, self._ending, backoff.failed(error))
                 state.begun.set()
                 state.full.set()
 
@@ -141,21 +140,21 @@ class Buffer:
     async def watch(self, lane: int) -> None:
         """Until `end`, instead of `run`, where others land what is here."""
         state = self._lanes[lane]
-        moved_s = steady_s()
+        moved_at = self._clock.now_ms()
         backoff = _backoff("landed_by_others", lane)
-        pause_s = _LOOK_S
+        pause_ms = _LOOK_MS
         while not self._ending.is_set():
-            await _either(self._ending, pause_s)
-            pause_s = _LOOK_S
+            await wait_for_event(self._clock, self._ending, pause_ms)
+            pause_ms = _LOOK_MS
             try:
                 if await self.look_once(lane) or not state.waiting:
-                    moved_s = steady_s()
+                    moved_at = self._clock.now_ms()
             except Exception as error:
-                pause_s = backoff.failed(error) / 1_000
+                pause_ms = backoff.failed(error)
             else:
                 backoff.succeeded()
-            if steady_s() - moved_s > _PATIENCE_S:
-                moved_s = steady_s()
+            if self._clock.now_ms() - moved_at > _PATIENCE_MS:
+                moved_at = self._clock.now_ms()
                 _log.warning(
                     "nothing has landed for a minute, and %d messages wait: is `holdfast pipeline flush` running?",
                     state.messages,
@@ -173,7 +172,7 @@ class Buffer:
             span = range(min(state.landed_below.get(first.epoch, first.place), first.place), last.place + 1)
             calls = [(each.place.place, each.call) for each in batch]
             try:
-                await self._lander.land(first.node, first.epoch, lane, calls, span, self._now_ms())
+                await self._lander.land(first.node, first.epoch, lane, calls, span, self._clock.now_ms())
             except Exception as error:
                 state.failure = error
                 raise
@@ -246,7 +245,7 @@ class Buffer:
             first, last = gone[0], gone[-1]  # of one group, all of it
             span = range(first.place, last.place + 1)
             try:
-                await self._lander.land(first.node, first.epoch, lane, [], span, self._now_ms())
+                await self._lander.land(first.node, first.epoch, lane, [], span, self._clock.now_ms())
             except StoreUnavailable as error:
                 _log.warning(
                     "calls were refused because Redis did not answer; if it took them all the same, another server may "
@@ -289,7 +288,7 @@ class Buffer:
                 by_lane[place.node, place.epoch, place.lane].append((place.place, call))
         for (node, epoch, logged_for), calls in by_lane.items():
             calls.sort(key=lambda each: each[0])
-            await self._lander.land(node, epoch, logged_for, calls, None, self._now_ms())
+            await self._lander.land(node, epoch, logged_for, calls, None, self._clock.now_ms())
         if done:
             await self._cache.remove({ref: done})
 
@@ -309,13 +308,6 @@ def _call_of(body: bytes) -> LoggedCall | None:
         return decode_call(body)
     except msgspec.MsgspecError:
         return None
-
-
-async def _either(event: asyncio.Event, seconds: float) -> None:
-    """Until the event is set, or so long."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
 
 
 def _is_among(place: WalPosition, epoch: int, ranges: list[range]) -> bool:

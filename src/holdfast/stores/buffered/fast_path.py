@@ -6,7 +6,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from holdfast.clock import steady_s
+from holdfast.background import sleep_for
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
@@ -25,9 +26,9 @@ T = TypeVar("T")
 
 _log = logging.getLogger("holdfast")
 
-_PAUSE_S = 0.05
+_PAUSE_MS = 50
 # A log that a job reads: so long after its last call it tells that this was kept.
-_KEPT_S = 0.2
+_KEPT_MS = 200
 # The longest pause between two tries to go on with a log that has failed.
 _MOST_PAUSE_MS = 60_000
 
@@ -86,12 +87,12 @@ class FastPath:
         self,
         ground: BufferTarget,
         terms: FastPathOptions,
-        now_ms: Callable[[], int],
+        clock: Clock,
         answer: Callable[[list[tuple[Offer, Any]]], None],
     ) -> None:
         self._ground = ground
         self._terms = terms
-        self._now_ms = now_ms
+        self._clock = clock
         self._answer = answer
         self._tasks: list[asyncio.Task[None]] = []
         # For a log that has failed: when the next attempt is due, and the attempt under way.
@@ -107,16 +108,16 @@ class FastPath:
         except BaseException:
             self._thread.shutdown()
             raise
-        self._cache = Cache(terms.redis_url)
+        self._cache = Cache(terms.redis_url, self._clock)
         self.buffer = Buffer(
             self._ground,
             self._cache,
             self._landed,
-            self._now_ms,
+            self._clock,
             batch=terms.flush_batch,
             interval_ms=terms.flush_interval_ms,
         )
-        self.prefetcher = Prefetcher(self._cache, self._ground, self._now_ms, batch=terms.prefetch_batch)
+        self.prefetcher = Prefetcher(self._cache, self._ground, self._clock, batch=terms.prefetch_batch)
         self._rounds = ClaimRounds(self.prefetcher, self.buffer, self._ground.lane_of)
         self._commits = GroupCommit(
             self._wal,
@@ -125,8 +126,9 @@ class FastPath:
             self._ground,
             self._thread,
             self._answer,
+            self._clock,
             needs_redis=terms.on_redis_down == "fail",
-            tells_kept_s=_KEPT_S if self.is_landed_by_others else None,
+            tells_kept_ms=_KEPT_MS if self.is_landed_by_others else None,
         )
         try:
             await self._cache.look()
@@ -223,7 +225,7 @@ class FastPath:
 
     async def close(self) -> int:
         """Land what there is, for a bounded time; the log has the rest: so many calls."""
-        ends_s = steady_s() + self._terms.drain_ms / 1_000
+        ends_at = self._clock.now_ms() + self._terms.drain_ms
         for part in (self._commits, self._cache, self.buffer):
             part.end()
         await asyncio.wait(self._tasks)
@@ -231,12 +233,12 @@ class FastPath:
         if self._recovery is not None:
             await self._recovery
         await self.prefetcher.end()
-        while not self.buffer.is_empty() and steady_s() < ends_s:
+        while not self.buffer.is_empty() and self._clock.now_ms() < ends_at:
             try:
                 await self.buffer.flush()
             except Exception as error:
                 _log.debug("not all that is buffered has landed: %s", error)
-                await asyncio.sleep(_PAUSE_S)
+                await sleep_for(self._clock, _PAUSE_MS)
         await self._trim()
         left = self._wal.waiting
         if left:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from holdfast.background import Backoff
+from holdfast.background import Backoff, sleep_for, wait_for_event
+from holdfast.clock import Clock
 from holdfast.model.answers import Enqueued
 from holdfast.model.errors import HoldfastError, Internal, StoreUnavailable
 from holdfast.model.message import Draft
@@ -73,9 +74,10 @@ class GroupCommit:
         peers: Peers,
         thread: Executor,
         answer: Callable[[list[tuple[Offer, Any]]], None],
+        clock: Clock,
         *,
         needs_redis: bool,
-        tells_kept_s: float | None = None,
+        tells_kept_ms: int | None = None,
     ) -> None:
         self._wal = wal
         self._cache = cache
@@ -86,7 +88,8 @@ class GroupCommit:
         self._answer = answer
         self._needs_redis = needs_redis
         # Where others read the log: after so long without a call it tells them that the last ones were kept.
-        self._tells_kept_s = tells_kept_s
+        self._clock = clock
+        self._tells_kept_ms = tells_kept_ms
         self._is_told = True
         self._offers: deque[Offer] = deque()
         self._wanted = asyncio.Event()
@@ -109,19 +112,16 @@ class GroupCommit:
                 while self._offers:
                     await self.commit_once()
             except Exception as error:  # callers wait for this loop: it must not end before `end`
-                await asyncio.sleep(backoff.failed(error) / 1_000)
+                await sleep_for(self._clock, backoff.failed(error))
                 self._wanted.set()
             else:
                 backoff.succeeded()
         await self.tell_kept()
 
     async def _some(self) -> None:
-        if self._tells_kept_s is not None and not self._is_told:
-            try:
-                async with asyncio.timeout(self._tells_kept_s):
-                    await self._wanted.wait()
-            except TimeoutError:
-                await self.tell_kept()
+        kept_ms = None if self._is_told else self._tells_kept_ms
+        if kept_ms is not None and not await wait_for_event(self._clock, self._wanted, kept_ms):
+            await self.tell_kept()
         await self._wanted.wait()
 
     async def tell_kept(self) -> None:
@@ -129,7 +129,7 @@ class GroupCommit:
 
         It never raises: the next call reports a full disk or a failed log.
         """
-        if self._tells_kept_s is None or self._is_told:
+        if self._tells_kept_ms is None or self._is_told:
             return
         self._is_told = True
         try:

@@ -9,12 +9,12 @@ claim finds what it would have found; at worst it asks twice. Claims of one serv
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Protocol
 
 from holdfast.background import Backoff
-from holdfast.clock import steady_s
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
@@ -24,7 +24,7 @@ from holdfast.stores.contract import Claims
 from holdfast.stores.reserved_message import Reserved
 
 # A queue from which two claims within this time got all they asked for is a busy one.
-_BUSY_S = 1.0
+_BUSY_MS = 1_000
 # Queues that are looked at, and remembered as busy, at once.
 _AT_ONCE = 16
 _REMEMBERED = 10_000
@@ -43,13 +43,13 @@ class Reserver(Protocol):
 class Prefetcher:
     """All of it runs on the driver's loop."""
 
-    def __init__(self, cache: Cache, reserver: Reserver, now_ms: Callable[[], int], *, batch: int) -> None:
+    def __init__(self, cache: Cache, reserver: Reserver, clock: Clock, *, batch: int) -> None:
         self._cache = cache
         self._reserver = reserver
-        self._now_ms = now_ms
+        self._clock = clock
         self._batch = batch
         # When each queue last gave a claim all it asked for.
-        self._served_s: dict[QueueRef, float] = {}
+        self._served_at: dict[QueueRef, int] = {}
         self._under_way: dict[QueueRef, asyncio.Task[None]] = {}
         # Claims of this server that go by the index at the moment: what they are about to take is not worth reserving.
         self._by_index: Counter[QueueRef] = Counter()
@@ -123,17 +123,17 @@ class Prefetcher:
                 self._none_by_index[ref].set()
         if not is_full:
             return
-        now_s = steady_s()
-        is_busy = now_s - self._served_s.pop(ref, now_s - _BUSY_S) < _BUSY_S
-        if len(self._served_s) >= _REMEMBERED:
-            self._served_s.pop(next(iter(self._served_s)))
-        self._served_s[ref] = now_s
+        now_ms = self._clock.now_ms()
+        is_busy = now_ms - self._served_at.pop(ref, now_ms - _BUSY_MS) < _BUSY_MS
+        if len(self._served_at) >= _REMEMBERED:
+            self._served_at.pop(next(iter(self._served_at)))
+        self._served_at[ref] = now_ms
         if is_busy:
             self._begin(ref, b"")
 
     async def reserve_once(self, ref: QueueRef, behind: bytes = b"") -> int:
         """Behind the last that was reserved, or from the beginning; answers how many were. `StoreUnavailable`."""
-        found = await self._reserver.reserve(ref, self._batch, reserved_of(behind), self._now_ms())
+        found = await self._reserver.reserve(ref, self._batch, reserved_of(behind), self._clock.now_ms())
         return await self._cache.reserve(ref, found, behind) if found else 0
 
     def _begin(self, ref: QueueRef, behind: bytes) -> None:

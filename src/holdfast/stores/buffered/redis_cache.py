@@ -13,6 +13,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from holdfast.background import wait_for_event
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.buffered.log.wal import WalPosition
@@ -32,7 +34,7 @@ T = TypeVar("T")
 _log = logging.getLogger("holdfast")
 
 _WAIT_S = 1.0
-_LOOK_S = 0.2
+_LOOK_MS = 200
 # Nobody needs a buffer that nobody wrote to for so long; a queue is barred until every server has seen it deleted.
 _BUFFER_MS = 24 * 3_600_000
 _BARRED_MS = 60_000
@@ -110,8 +112,8 @@ NOTHING = Popped([], [], [], 0, b"")
 class Cache:
     """All of it runs on the driver's loop."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, clock: Clock) -> None:
+        self._clock = clock
         self._why = ""
         self._is_ending = asyncio.Event()
         self._redis: Redis = Redis.from_url(
@@ -225,10 +227,7 @@ class Cache:
         """Until `end`: notice when it goes, and when it is back."""
         # By an event, for the driver may swallow a cancellation.
         while not self._is_ending.is_set():
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    await self._is_ending.wait()
-            except TimeoutError:
+            if not await wait_for_event(self._clock, self._is_ending, _LOOK_MS):
                 await self.look()
 
     def end(self) -> None:

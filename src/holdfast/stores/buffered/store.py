@@ -103,7 +103,7 @@ class BufferedStore:
         self._runtime = runtime
         try:
             self._ground = self._inner.ground()
-            path = FastPath(self._ground, self._terms, runtime.clock.now_ms, self._answer)
+            path = FastPath(self._ground, self._terms, runtime.clock, self._answer)
             await self._ground.call(path.open())
         except BaseException:
             await self._inner.close()

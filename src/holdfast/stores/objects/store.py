@@ -118,7 +118,7 @@ class ObjectStore:
         link.background(parts.nodes.keep())
         link.background(parts.tidying.run())
         if self._watch is not None:
-            link.background(self._watch.run(self._hear))
+            link.background(self._watch.run(self._hear, runtime.clock))
         listener.deadline(runtime.clock.now_ms())
 
     async def close(self) -> None:

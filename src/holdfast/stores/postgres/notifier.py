@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.background import Backoff, run_forever
+from holdfast.background import Backoff, run_forever, wait_for_event
+from holdfast.clock import Clock
 from holdfast.model.names import QueueRef
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
@@ -26,7 +27,7 @@ _PEERS = (
 _LINES_BYTES = 7_500
 _LONGEST_PAUSE_MS = 3_000
 # How often a server looks whether there are others.
-_LOOK_S = 5.0
+_LOOK_MS = 5_000
 
 # Of a line in a payload: a schedule is due, not a queue.
 _SCHEDULE = "*"
@@ -61,10 +62,10 @@ class Notifier:
         self._heard = heard
         self._ropes: list[_ListenConnection] = []
 
-    def works(self) -> list[Any]:
+    def works(self, clock: Clock) -> list[Any]:
         """What is to run in the background, one for each database."""
         self._ropes = [_ListenConnection(shard, self._nodes, self._heard) for shard in self._cluster.shards]
-        return [rope.run() for rope in self._ropes]
+        return [rope.run(clock) for rope in self._ropes]
 
     def ring(self, notices: Notices) -> None:
         """Soon; what is rung for while a note is on its way goes with the next."""
@@ -97,11 +98,11 @@ class _ListenConnection:
             self._notes[name] = at_ms if known is None else min(known, at_ms)
             self._is_wanted.set()
 
-    async def run(self) -> None:
+    async def run(self, clock: Clock) -> None:
         """Listen and notify until cancelled, over a new connection whenever one is lost."""
-        await run_forever(self._serve_connection, self._backoff, lambda: asyncio.sleep(0))
+        await run_forever(lambda: self._serve_connection(clock), self._backoff, clock, lambda: asyncio.sleep(0))
 
-    async def _serve_connection(self) -> None:
+    async def _serve_connection(self, clock: Clock) -> None:
         connection = None
         try:
             connection = await connect(self._shard.url, {"application_name": _NAME})
@@ -109,17 +110,14 @@ class _ListenConnection:
             await self._send(connection, [])  # the others learn that they are not alone any more
             self.has_peers = await connection.fetchval(_PEERS)
             self._backoff.succeeded()
-            await self._ring(connection)
+            await self._ring(connection, clock)
         finally:
             if connection is not None:
                 connection.terminate()
 
-    async def _ring(self, connection: Any) -> None:
+    async def _ring(self, connection: Any, clock: Clock) -> None:
         while True:
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    await self._is_wanted.wait()
-            except TimeoutError:
+            if not await wait_for_event(clock, self._is_wanted, _LOOK_MS):
                 self.has_peers = await connection.fetchval(_PEERS)
                 continue
             while self._notes:

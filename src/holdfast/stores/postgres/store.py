@@ -114,8 +114,10 @@ class PostgresStore:
         except BaseException:
             await self._close()
             raise
-        for work in (self._nodes.keep(), self.payloads.keep(), self._vacuum.run(), *self._bell.works()):
-            link.background(work)
+        clock = runtime.clock
+        loops = self._nodes.run(clock), self.payloads.run(clock), self._vacuum.run(clock), *self._bell.works(clock)
+        for loop in loops:
+            link.background(loop)
         listener.deadline(runtime.clock.now_ms())
 
     async def _open(self) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.background import Backoff, run_forever
+from holdfast.clock import Clock
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects.documents import layout
 
@@ -123,13 +124,13 @@ class DirectoryWatch:
 
     # --- The loops ---------------------------------------------------------------------------------------------
 
-    async def run(self, heard: Heard) -> None:
+    async def run(self, heard: Heard, clock: Clock) -> None:
         """Until cancelled."""
         self._heard = heard
         self._begin()
         loops = [
-            run_forever(self.poll_once, Backoff("watch_polling"), lambda: asyncio.sleep(self._poll_s)),
-            run_forever(self.ask_once, Backoff("watch_waiters"), lambda: asyncio.sleep(_ASK_S)),
+            run_forever(self.poll_once, Backoff("watch_polling"), clock, lambda: asyncio.sleep(self._poll_s)),
+            run_forever(self.ask_once, Backoff("watch_waiters"), clock, lambda: asyncio.sleep(_ASK_S)),
         ]
         if self._inotify is not None:
             loops.append(self._listen())

@@ -34,7 +34,7 @@ class FollowUp:
 
     async def run(self) -> None:
         """Tidy up after changes, and once a second, until cancelled."""
-        await run_forever(self.tidy_once, Backoff("tidying"), self._wait)
+        await run_forever(self.tidy_once, Backoff("tidying"), self._clock, self._wait)
 
     async def _wait(self) -> None:
         try:

@@ -75,7 +75,7 @@ class ObjectNodeNumbers:
 
     async def keep(self) -> None:
         """Renew the lease in time, until cancelled."""
-        await run_forever(self.renew, Backoff("node_number"), self._wait)
+        await run_forever(self.renew, Backoff("node_number"), self._clock, self._wait)
 
     async def _wait(self) -> None:
         # A clock that was found wrong is looked at often: claims wait for it to be right.

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.clock import SystemClock, steady_s
+from holdfast.background import sleep_for
+from holdfast.clock import Clock, SystemClock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, check_draft
 from holdfast.model.names import QueueRef
@@ -35,18 +36,24 @@ from holdfast.stores.postgres.transactions.unit import PostgresParts
 
 # How often a transaction begins again because a queue was changed or moved meanwhile, and how long it waits then.
 _TRIES = 50
-_PAUSE_S = 0.1
-_RENEW_S = 15.0
+_PAUSE_MS = 100
+_RENEW_MS = 15_000
 
 
 class Loader:
     """Of one thread. Rates and caps on calls, which servers keep, do not hold it back; quotas do."""
 
     def __init__(
-        self, urls: list[str], *, max_payload: int, durability: str = "fsync", shard_map: str = "slots"
+        self,
+        urls: list[str],
+        *,
+        max_payload: int,
+        durability: str = "fsync",
+        shard_map: str = "slots",
+        clock: Clock | None = None,
     ) -> None:
         self._max_payload = max_payload
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
         self._cluster = PostgresCluster(urls, durability=durability, shard_map=shard_map)
         self._grants = QuotaGrants(self._cluster)
         self._directory = QueueRegistry(self._cluster, self._grants)
@@ -89,7 +96,7 @@ class Loader:
     async def _open(self) -> None:
         await self._cluster.open()
         await self._nodes.lease()
-        self._leased_s = steady_s()
+        self._leased_at = self._clock.now_ms()
 
     async def _close(self) -> None:
         with suppress(StoreUnavailable):  # then its lease runs out by itself
@@ -97,9 +104,9 @@ class Loader:
         await self._cluster.close()
 
     async def _load(self, waiting: BulkMessages, special: Mapping[QueueRef, list[Draft]]) -> int:
-        if steady_s() - self._leased_s > _RENEW_S:
+        if self._clock.now_ms() - self._leased_at > _RENEW_MS:
             await self._nodes.renew()
-            self._leased_s = steady_s()
+            self._leased_at = self._clock.now_ms()
         notices, stored = Notices(), 0
         for ref, each in special.items():
             stored += await self._enqueue(ref, each, notices)
@@ -152,7 +159,7 @@ class Loader:
         raise StoreUnavailable(f"queue {ref} is being moved to another database: try again")
 
     async def _look_again(self, refs: Iterable[QueueRef]) -> None:
-        await asyncio.sleep(_PAUSE_S)
+        await sleep_for(self._clock, _PAUSE_MS)
         for ref in refs:
             self._directory.forget(ref)
         await self._cluster.refresh()

@@ -1,11 +1,11 @@
 """Node numbers of message ids, leased from the store's first database (SPEC 1.4)."""
 
-import asyncio
 import logging
 from typing import Any
 from uuid import uuid4
 
-from holdfast.background import Backoff, run_forever
+from holdfast.background import Backoff, run_forever, sleep_for
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import NODES, IdMaker
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
@@ -13,7 +13,9 @@ from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 _log = logging.getLogger("holdfast")
 
 _LEASE_S = 60
-_RENEW_S = 15.0
+_RENEW_MS = 15_000
+# A server without a number cannot take messages: it asks more often.
+_RETRY_MS = 500
 # A number whose lease ran out is given to another only after this long: whoever had it may be cut off, not dead.
 _REST_S = 600
 
@@ -79,12 +81,13 @@ class PostgresNodeNumbers:
             _log.warning("node number %d was given to another server: taking a new one", self._ids.node)
             await self.lease()
 
-    async def keep(self) -> None:
+    async def run(self, clock: Clock) -> None:
         """Renew the lease in time, until cancelled."""
         await run_forever(
             self.renew,
             Backoff("node_number"),
-            lambda: asyncio.sleep(_RENEW_S if self._ids is not None else 0.5),
+            clock,
+            lambda: sleep_for(clock, _RETRY_MS if self._ids is None else _RENEW_MS),
         )
 
     async def release(self) -> None:

@@ -8,11 +8,11 @@ How many: what is dead slows every claim by as much as there is of it, and a vac
 The two cost the same in all at a number that grows with the root of the rows.
 """
 
-import asyncio
 import math
 from typing import Any
 
-from holdfast.background import Backoff, run_forever
+from holdfast.background import Backoff, run_forever, sleep_for
+from holdfast.clock import Clock
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.database import PostgresDatabase, connect
 
@@ -21,7 +21,7 @@ from holdfast.stores.postgres.cluster.database import PostgresDatabase, connect
 CLAIMED = 10_000
 # A claim of 100 takes 20 ns longer for each dead row, a vacuum 0.2 us for each live one.
 _CLAIMED_BY_ROOT = 50
-_LOOK_S = 1.0
+_LOOK_MS = 1_000
 _LONGEST_S = 600.0
 # Without the lock that giving back the end of a table takes. The indexes too, though few of a large table's rows are
 # dead: claims read past every one of them.
@@ -40,9 +40,9 @@ class Vacuum:
         # Of each database, when it was last vacuumed by this server.
         self._rows: dict[PostgresDatabase, float] = {}
 
-    async def run(self) -> None:
+    async def run(self, clock: Clock) -> None:
         """Vacuum when it is worth it, until cancelled."""
-        await run_forever(self.vacuum_all_once, Backoff("vacuum"), lambda: asyncio.sleep(_LOOK_S))
+        await run_forever(self.vacuum_all_once, Backoff("vacuum"), clock, lambda: sleep_for(clock, _LOOK_MS))
 
     async def vacuum_all_once(self) -> None:
         """Look at every database; raise the last error once all were tried."""

@@ -1,6 +1,5 @@
 """The journal: read in the order of transactions, and only as far as none that is under way could still write."""
 
-import asyncio
 from collections import deque
 from typing import Any
 
@@ -12,10 +11,11 @@ from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.schema.rows import EVENTS, decode_error
 from holdfast.stores.postgres.schema.statements import SQL
 
-# A reader waits this long for transactions that were under way when it came: mostly they end within a millisecond, and
-# whoever has just been answered finds its own events. A long one holds readers back, nobody else.
-_PATIENCE_S = 1.0
-_LOOK_S = 0.002
+# A reader looks again this often, with a pause in between, while older transactions are still open: about one second in
+# all. Most of them end within a millisecond, and a caller that just got its response then finds its own events. A long
+# transaction delays readers only. The database itself pauses: its transactions end by its time, not by a caller's.
+_TRIES = 500
+_PAUSE = "SELECT pg_sleep(0.002)"
 
 
 class PostgresJournal:
@@ -63,10 +63,10 @@ class PostgresJournal:
 
     async def _rows(self, shard: PostgresDatabase, after: int, limit: int) -> list[Any]:
         [start] = await shard.fetch(SQL["horizon"])
-        ends, waited = start["ends"], 0.0
-        while ends <= start["last"] and waited < _PATIENCE_S:
-            await asyncio.sleep(_LOOK_S)
-            waited += _LOOK_S
+        ends, tries_left = start["ends"], _TRIES
+        while ends <= start["last"] and tries_left:
+            tries_left -= 1
+            await shard.fetch(_PAUSE)
             [now] = await shard.fetch(SQL["horizon"])
             ends = now["ends"]
         return await shard.fetch(SQL["journal"], after, ends, limit)

@@ -15,7 +15,8 @@ import logging
 from collections import defaultdict
 from typing import Any
 
-from holdfast.background import Backoff, run_forever
+from holdfast.background import Backoff, run_forever, sleep_for
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
@@ -35,7 +36,7 @@ from holdfast.stores.postgres.schema.statements import SQL
 
 _log = logging.getLogger("holdfast")
 
-_KEEP_S = 15.0
+_KEEP_MS = 15_000
 # An upload of which nobody has said a word for so long is one whose server died.
 SILENT_S = 120.0
 # Pieces that one transaction deletes.
@@ -129,9 +130,9 @@ class PostgresStaging:
         except StoreUnavailable as error:
             _log.debug("an upload is given up later, by a sweep: %s", error.message)
 
-    async def keep(self) -> None:
+    async def run(self, clock: Clock) -> None:
         """Tell the databases about uploads under way, until cancelled."""
-        await run_forever(self.keep_once, Backoff("uploads"), lambda: asyncio.sleep(_KEEP_S))
+        await run_forever(self.keep_once, Backoff("uploads"), clock, lambda: sleep_for(clock, _KEEP_MS))
 
     async def keep_once(self) -> None:
         """Keep all of them; raise the last error once every database was asked."""
