@@ -18,6 +18,7 @@ import pytest
 import holdfast
 from holdfast.background import Backoff, run_forever, sleep_for, wait_for_event
 from holdfast.clock import SystemClock
+from holdfast.dice import SeededDice
 from holdfast.dispatch.turns import ShardTurns
 from holdfast.dispatch.waiters import QueueWaiters
 from holdfast.model.errors import StoreUnavailable
@@ -25,14 +26,15 @@ from holdfast.model.limits import Charge
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import LoopRuntime
-from holdfast.server.embedded import Embedded
+from holdfast.server.embedded import Embedded, open_on_loop
 from holdfast.service.limits.shared_buckets import SharedBuckets
 from holdfast.service.refreshing import REFRESH_MS, Refresher
 from holdfast.stores.buffered.buffer import Buffer
 from holdfast.stores.buffered.group_commit import GroupCommit
 from holdfast.stores.buffered.prefetcher import Prefetcher
+from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.buckets.directory_watch import DirectoryWatch
-from holdfast.stores.objects.operations import node_numbers as objects_nodes
+from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.stores.objects.operations.follow_up import FollowUp
 from holdfast.stores.objects.operations.node_numbers import ObjectNodeNumbers as ObjectsNodes
 from holdfast.stores.postgres import notifier
@@ -229,18 +231,19 @@ async def rates(**_: Any) -> None:
 
 
 async def objects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **_: Any) -> None:
-    monkeypatch.setattr(objects_nodes, "_RENEW_S", 0.01)
     loops = [
-        Failing(monkeypatch, ObjectsNodes, "renew"),
-        Failing(monkeypatch, FollowUp, "tidy_once"),
+        Failing(monkeypatch, ObjectsNodes, "renew_once"),
+        Failing(monkeypatch, FollowUp, "follow_up_once"),
         Failing(monkeypatch, DirectoryWatch, "poll_once"),
-        Failing(monkeypatch, DirectoryWatch, "ask_once"),
+        Failing(monkeypatch, DirectoryWatch, "check_waiters_once"),
         Failing(monkeypatch, DirectoryWatch, "listen_once"),
     ]
-    async with holdfast.open_async(tmp_path.as_uri(), durability="os", queue_poll_interval="50ms") as hf:
+    clock = ManualClock()
+    store = ObjectStore(DiskBucket(tmp_path, syncs=False), SeededDice(0), journal_retention_ms=86_400_000)
+    async with open_on_loop("", {}, clock=clock, store=store) as hf:
         await hf.queue("q").enqueue("a")
         waiting = asyncio.create_task(hf.queue("other").claim(wait=None))
-        await until(lambda: all(each.is_over for each in loops[:4]))
+        await until(lambda: all(each.is_over for each in loops[:4]), clock)
         await hf.queue("other").enqueue("b")
         async with asyncio.timeout(60):
             assert await waiting

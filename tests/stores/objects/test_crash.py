@@ -65,7 +65,7 @@ async def _run(dies_at: int | None) -> tuple[_Answers, int, dict[str, Any]]:
     survivor.clock.step_to(subject.clock.now_ms() + 600_000)
     async with survivor.open() as hf:
         drained = await _drain(hf, survivor)
-    report = await verify_bucket(bucket, survivor.clock.now_ms(), pause_s=0)
+    report = await verify_bucket(bucket, survivor.clock, pause_ms=0)
     return answers, faulty.writes, {**drained, "broken": list(map(str, report.violations))}
 
 

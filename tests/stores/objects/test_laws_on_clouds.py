@@ -31,7 +31,7 @@ async def _count_up(cloud: Emulator, writers: int, times: int) -> int:
             while True:
                 was = await bucket.read("count")
                 with suppress(PreconditionFailed):
-                    await bucket.replace("count", b"%d" % (int(was.content) + 1), was.stamp.etag)
+                    await bucket.replace("count", b"%d" % (int(was.content) + 1), was.version.etag)
                     break
 
     await asyncio.gather(*(count() for _ in range(writers)))

@@ -12,7 +12,7 @@ from holdfast.model.names import QueueRef
 from holdfast.server.embedded import Embedded
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.buckets import directory_watch as watch
-from holdfast.stores.objects.buckets.directory_watch import DirectoryWatch, file_system_of
+from holdfast.stores.objects.buckets.directory_watch import DirectoryWatch, file_system_type
 
 _BROKEN_AFTER_S = 30.0
 
@@ -148,13 +148,13 @@ async def test_a_queue_whose_watch_fails_is_polled_and_no_other(
             await others.queue(name).enqueue(name)
         async with asyncio.timeout(_BROKEN_AFTER_S):
             assert [[m.json() for m in await each] for each in waiting] == [["broken"], ["whole"]]
-    assert "default/broken is polled" in caplog.text
+    assert "default/broken cannot be watched and is polled" in caplog.text
 
 
 async def test_on_a_network_file_system_every_queue_is_polled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watch, "file_system_of", lambda path: "nfs4")
+    monkeypatch.setattr(watch, "file_system_type", lambda path: "nfs4")
     async with _open(tmp_path, "50ms") as mine, _open(tmp_path) as others:
         await others.queue("q").enqueue("first")
         [message] = await mine.queue("q").claim()
@@ -169,6 +169,6 @@ async def test_on_a_network_file_system_every_queue_is_polled(
 
 
 def test_the_kind_of_a_file_system_is_known(tmp_path: Path) -> None:
-    kind = file_system_of(tmp_path / "not" / "there" / "yet")
+    kind = file_system_type(tmp_path / "not" / "there" / "yet")
     assert kind
     assert kind not in watch._REMOTE
