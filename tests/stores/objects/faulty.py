@@ -1,4 +1,4 @@
-"""A bucket that fails as real ones do, by a script of dice: so that a seed, or a number, repeats a run."""
+"""A bucket that fails as real ones do, as its dice say: a seed, or a number of a write, repeats a run."""
 
 import random
 from collections.abc import AsyncIterator, Sequence

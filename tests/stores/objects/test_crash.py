@@ -1,5 +1,5 @@
-"""A process dies before each of its writes in turn, and another goes on: nothing that was answered is lost or comes
-back, and the journal tells each event once."""
+"""A process dies before each of its writes in turn, and another continues: no message with a response is lost or comes
+back, and the journal has each event once."""
 
 from collections import Counter
 from contextlib import suppress
@@ -20,7 +20,7 @@ WEEK_MS = 7 * 86_400_000
 
 
 class _Answers:
-    """What the process that dies was answered before."""
+    """The responses that the process got before it died."""
 
     def __init__(self) -> None:
         self.enqueued: set[str] = set()
@@ -70,7 +70,7 @@ async def _run(dies_at: int | None) -> tuple[_Answers, int, dict[str, Any]]:
 
 
 async def _drain(hf: AsyncHoldfast, subject: EmbeddedSubject) -> dict[str, Any]:
-    """Everything that is left, claimed and acked; and what the journal says of all."""
+    """Claim and ack everything that remains, and read the whole journal."""
     await subject.sweep(hf)
     delivered: list[str] = []
     payloads: Counter[str] = Counter()

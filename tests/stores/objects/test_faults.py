@@ -1,6 +1,7 @@
-"""Two processes on one bucket that refuses, does not answer, answers too late and lists too late: that changes nothing.
+"""Two processes on one bucket that refuses, fails, responds too late and lists too late: no message is lost or claimed
+twice.
 
-Each write of a document may fail in four ways (faulty.FAULTS), each listing may lack what was made last.
+Each write of a document may fail in four ways (faulty.FAULTS), and each listing may miss the latest objects.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ MESSAGES = 120
 
 
 class _Ledger:
-    """What callers were answered, and what they cannot know."""
+    """The responses that callers got, and the calls whose outcome is unknown."""
 
     def __init__(self) -> None:
         self.enqueued: set[str] = set()

@@ -20,7 +20,8 @@ DEAD = "/dlq/"
 
 
 class _SlowBucket(MemoryBucket):
-    """It copies nothing until it may. Before it reads the next object of one kind it does what it was told."""
+    """A bucket that copies nothing until it may, and calls `meanwhile` before the next read of an object of one
+    kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,14 +47,13 @@ class _SlowBucket(MemoryBucket):
 
 
 class _DeadLetter:
-    """A dead letter among the messages, which the other of two processes on one bucket is about to carry to its
-    place."""
+    """A dead letter in msg/, which the other of two processes on one bucket is about to move to dlq/."""
 
     def __init__(self, bucket: _SlowBucket, one: AsyncQueue, other: AsyncQueue, id: str, clock: ManualClock) -> None:
         self.bucket, self.one, self.other, self.id, self.clock = bucket, one, other, id, clock
 
     async def carry(self) -> None:
-        """Return once it is in its place, and its payload and state nowhere else."""
+        """Return once message, payload and state are in dlq/ only."""
         self.bucket.may_copy.set()
         async with asyncio.timeout(BROKEN_AFTER_S):
             while not all(DEAD in key for key in await self.bucket.keys(layout.PAYLOAD, STATE)):

@@ -44,7 +44,7 @@ async def limit(hf: AsyncHoldfast, **quotas: int) -> None:
 
 
 async def accepted(hf: AsyncHoldfast, queue: str, payloads: list[bytes]) -> int:
-    """How many of them, all in one call, or none."""
+    """Enqueue all payloads in one call. Return their number, or 0 if the quota refuses them."""
     try:
         return len(await hf.queue(queue, tenant="acme").enqueue(payloads))
     except OverQuota:
@@ -108,7 +108,7 @@ async def test_moves_to_a_tenant_with_a_quota_race_its_own_messages_and_pass_not
 
 
 class BucketOfSlowListings(MemoryBucket):
-    """Before it lists dead letters it does what it was told."""
+    """A bucket that calls `meanwhile` before it lists dead letters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ async def test_faults_of_the_bucket_pass_no_quota(round: int) -> None:
 
 
 async def bodies(bucket: MemoryBucket) -> int:
-    """Messages of the tenant as they stand, by a look at the bucket that nothing disturbs."""
+    """Return the number of the tenant's messages, read without faults."""
     clean = EmbeddedSubject(lambda dice: ObjectStore(bucket, dice, journal_retention_ms=WEEK_MS), seed=99)
     async with clean.open() as hf:
         stats = await hf.tenant("acme").stats()

@@ -46,7 +46,7 @@ class Lived:
         return await verify_bucket(DiskBucket(self.root, syncs=False), ManualClock(self.now_ms), pause_ms=0)
 
     async def rewrite(self, key: str, change: Callable[..., object]) -> None:
-        """Its body changed, in a sheet that is whole."""
+        """Change the body of a document, with a valid checksum."""
         body = await VerifyReader(DiskBucket(self.root, syncs=False), ManualClock()).read_document(key)
         assert body is not None
         raw, _ = encode_document(encode(change(decode_message(body))))
@@ -257,7 +257,7 @@ async def test_a_lost_state_document_is_found(lived: Lived, name: str) -> None:
 
 
 async def test_a_state_document_that_was_never_recorded_as_written_is_not_missed(lived: Lived) -> None:
-    """As in a store of an older version, or where its writer died before it wrote."""
+    """The message comes from an older version, or its writer died before the record."""
     key = lived.message("flying")
     await lived.rewrite(key, lambda body: replace(body, is_state_written=False))
     lived.path(layout.state_of(key)).unlink()
