@@ -55,11 +55,14 @@ class ListedObject(NamedTuple):
 class ObjectUpload(Protocol):
     """An object being uploaded in parts. It does not exist until `finish` returns."""
 
-    async def write(self, part: bytes) -> None: ...
+    async def write(self, part: bytes) -> None:
+        """Add a part."""
 
-    async def finish(self) -> None: ...
+    async def finish(self) -> None:
+        """Create the object, replacing an existing one."""
 
-    async def abandon(self) -> None: ...
+    async def abandon(self) -> None:
+        """Drop the parts. The object is not created."""
 
 
 class Bucket(Protocol):
@@ -79,7 +82,8 @@ class Bucket(Protocol):
     async def open(self) -> None:
         """Check that the bucket can be used; raise `Unanswered` with the reason if not."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release threads and connections."""
 
     async def read(self, key: str) -> StoredObject:
         """Return an object. Raise `ObjectMissing`."""
@@ -111,7 +115,8 @@ class Bucket(Protocol):
         """Yield the objects whose keys begin with `prefix` and follow `after`, in order of key. Most pages but the last
         have `PAGE` objects."""
 
-    async def upload(self, key: str) -> ObjectUpload: ...
+    async def upload(self, key: str) -> ObjectUpload:
+        """Begin the upload of an object in parts."""
 
     def stream(self, key: str, start: int) -> AsyncIterator[bytes]:
         """Yield the object's content from byte `start` on, in parts of at most some megabytes. Raise

@@ -106,19 +106,23 @@ class MessageBody(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def ref(self) -> QueueRef:
+        """The queue of the message."""
         return QueueRef(self.tenant, self.queue)
 
     @property
     def is_message(self) -> bool:
+        """True unless this is a stub or the message has ended."""
         return self.moved_to is None and not self.is_gone
 
     @property
     def is_dead_letter(self) -> bool:
+        """True if the message has failed."""
         return self.is_message and self.life.state is State.FAILED
 
     # Last, because the name hides the type `bytes` from here on.
     @property
     def bytes(self) -> int:
+        """The size of payload and headers, as quotas count it."""
         return self.envelope().bytes
 
 
@@ -182,6 +186,7 @@ decode_message = msgspec.msgpack.Decoder(MessageBody).decode
 
 
 def new_nonce() -> bytes:
+    """Return a nonce for a write."""
     return os.urandom(NONCE_BYTES)
 
 

@@ -56,30 +56,37 @@ def pad_id(number: int) -> str:
 
 
 def node(number: int) -> str:
+    """Return the key of a node number's document."""
     return f"{NODES}{number:04}.pb"
 
 
 def step(id: str) -> str:
+    """Return the key of a step's record."""
     return f"{STEPS}{id}.pb"
 
 
 def segment(number: int) -> str:
+    """Return the key of a journal segment."""
     return f"{JOURNAL}{pad_id(number)}.pb"
 
 
 def tenant(name: str) -> str:
+    """Return the key of a tenant's document."""
     return f"{name}/tenant.json"
 
 
 def is_tenant(key: str) -> bool:
+    """Return whether a key is a tenant's document."""
     return key.endswith("/tenant.json") and key.count("/") == 1
 
 
 def quota_guard(name: str) -> str:
+    """Return the key of the document that guards a tenant's quotas."""
     return f"{name}/room.pb"
 
 
 def queue(ref: QueueRef) -> str:
+    """Return the prefix of all objects of a queue."""
     return f"{ref.tenant}/q/{ref.queue}/"
 
 
@@ -90,10 +97,12 @@ def parse_queue(key: str) -> QueueRef:
 
 
 def policy(ref: QueueRef) -> str:
+    """Return the key of a queue's document."""
     return queue(ref) + "policy.json"
 
 
 def messages(ref: QueueRef, *, dead: bool = False) -> str:
+    """Return the prefix of metadata and payloads, of messages or of dead letters."""
     return queue(ref) + ("dlq/msg/" if dead else "msg/")
 
 
@@ -103,23 +112,28 @@ def side_prefixes(ref: QueueRef) -> list[str]:
 
 
 def message(ref: QueueRef, id: int, *, dead: bool = False) -> str:
+    """Return the key of a message's metadata."""
     return messages(ref, dead=dead) + pad_id(id) + METADATA
 
 
 def payload_of(message_key: str) -> str:
+    """Return the key of a payload, by the key of its metadata."""
     return message_key.removesuffix(METADATA) + PAYLOAD
 
 
 def state_of(message_key: str) -> str:
+    """Return the key of a state document, by the key of its metadata."""
     head, _, name = message_key.rpartition("msg/")
     return f"{head}state/{name.removesuffix(METADATA)}.json"
 
 
 def is_dead(message_key: str) -> bool:
+    """Return whether a metadata key is in dlq/."""
     return "/dlq/msg/" in message_key
 
 
 def is_message(key: str) -> bool:
+    """Return whether a key is a message's metadata."""
     return "/msg/" in key and key.endswith(METADATA)
 
 
@@ -135,36 +149,45 @@ def parse_id(key: str) -> int | None:
 
 
 def keys(ref: QueueRef) -> str:
+    """Return the prefix of a queue's idempotency keys."""
     return queue(ref) + "key/"
 
 
 def key(ref: QueueRef, text: str) -> str:
+    """Return the key of an idempotency key's document."""
     return keys(ref) + hash_name(text) + METADATA
 
 
 def groups(ref: QueueRef) -> str:
+    """Return the prefix of a queue's groups."""
     return queue(ref) + "group/"
 
 
 def group(ref: QueueRef, name: str) -> str:
+    """Return the key of a group's batch."""
     return groups(ref) + hash_name(name) + METADATA
 
 
 def group_members(ref: QueueRef, name: str) -> str:
+    """Return the prefix of a group's members."""
     return f"{groups(ref)}{hash_name(name)}/"
 
 
 def group_member(ref: QueueRef, name: str, id: int) -> str:
+    """Return the key that marks a message as a member of its group."""
     return group_members(ref, name) + pad_id(id)
 
 
 def ledger(ref: QueueRef, consumer: str) -> str:
+    """Return the key of a consumer's ledger."""
     return f"{queue(ref)}ledger/{hash_name(consumer)}.pb"
 
 
 def schedules(ref: QueueRef) -> str:
+    """Return the prefix of a queue's schedules."""
     return queue(ref) + "schedule/"
 
 
 def schedule(ref: QueueRef, name: str) -> str:
+    """Return the key of a schedule."""
     return f"{schedules(ref)}{name}.pb"

@@ -95,6 +95,7 @@ class QueueCounts:
         return found
 
     async def counts(self, ref: QueueRef, now_ms: int) -> Counts:
+        """Count the messages of a queue by state."""
         async with self._messages.move_lock:
             return await self._counts(ref, now_ms)
 
@@ -122,6 +123,7 @@ class QueueCounts:
         )
 
     async def tenant_counts(self, tenant: str, now_ms: int) -> Counts:
+        """Count the messages of all queues of a tenant by state."""
         rows = await self._directory.list_queues(tenant)
         return Counts.total([await self.counts(row.ref, now_ms) for row in rows])
 

@@ -25,14 +25,17 @@ class IndexedMessage:
 
     @property
     def id(self) -> int:
+        """The message's id."""
         return self.body.id
 
     @property
     def payload_key(self) -> str:
+        """The key of its payload."""
         return self.body.payload_key or layout.payload_of(self.document.key)
 
     @property
     def state_key(self) -> str:
+        """The key of its state document."""
         return self.body.state_key or layout.state_of(self.document.key)
 
 

@@ -133,6 +133,7 @@ class BucketStage(StageWriter):
         self._is_finished = True
 
     def abandon(self) -> None:
+        """Stop counting the upload, and delete it unless a message uses it."""
         self._payloads.forget(self)
         if self.is_taken:
             return

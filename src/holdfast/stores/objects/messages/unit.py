@@ -50,10 +50,12 @@ class LoadedEntry:
 
     @property
     def envelope(self) -> Envelope:
+        """The message's envelope, as changed."""
         return self.body.envelope()
 
     @property
     def life(self) -> Life:
+        """The message's life, as changed."""
         return self.body.life
 
     @property
@@ -69,6 +71,7 @@ class LoadedEntry:
     # Last, because the name hides the type `bytes` from here on.
     @property
     def bytes(self) -> int:
+        """The size of payload and headers, as changed."""
         return self.body.bytes
 
 
