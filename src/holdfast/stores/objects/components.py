@@ -7,7 +7,7 @@ from holdfast.dice import Dice
 from holdfast.stores.contract import QueueChange, QueueRow
 from holdfast.stores.event_loop.driver import LoopDriver
 from holdfast.stores.objects.buckets.bucket import Bucket
-from holdfast.stores.objects.buckets.clock_skew import Skew
+from holdfast.stores.objects.buckets.clock_skew import ClockSkew
 from holdfast.stores.objects.documents.cas_documents import CasDocuments
 from holdfast.stores.objects.documents.json_documents import JsonDocuments
 from holdfast.stores.objects.journal.journal import JournalCollector
@@ -59,7 +59,7 @@ class ObjectParts:
         documents = CasDocuments(bucket, clock)
         json_documents = JsonDocuments(bucket)
         self.directory = ObjectDirectory(driver, json_documents, clock, self._queue_changed)
-        self.skew = Skew(bucket, clock, skew_ms, is_measured=measures_skew)
+        self.skew = ClockSkew(bucket, clock, skew_ms, is_measured=measures_skew)
         self.nodes = ObjectNodeNumbers(documents, clock, dice, holder, self.skew)
         self.queue_states = ObjectQueueStates(documents, holder, skew_ms)
         self.messages = ObjectMessages(documents, self.queue_states, Changes(holder))

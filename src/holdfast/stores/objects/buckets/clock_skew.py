@@ -23,7 +23,7 @@ _log = logging.getLogger("holdfast")
 _ROUNDED_MS = 1
 
 
-class Skew:
+class ClockSkew:
     """The clock skew of this process, measured against the bucket."""
 
     def __init__(self, bucket: Bucket, clock: Clock, limit_ms: int, *, is_measured: bool) -> None:

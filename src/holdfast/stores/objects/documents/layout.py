@@ -75,11 +75,6 @@ def tenant(name: str) -> str:
     return f"{name}/tenant.json"
 
 
-def is_tenant(key: str) -> bool:
-    """Return whether a key is a tenant's document."""
-    return key.endswith("/tenant.json") and key.count("/") == 1
-
-
 def quota_guard(name: str) -> str:
     """Return the key of the document that guards a tenant's quotas."""
     return f"{name}/room.pb"

@@ -14,15 +14,13 @@ of every position that a reader has stored, so it cannot change.
 """
 
 import asyncio
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.events import Event, JournalEvent, parse_position
-from holdfast.model.names import QueueRef
+from holdfast.model.events import JournalEvent, parse_position
 from holdfast.stores.contract import JOURNAL_STEP, JournalPage
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import as_unavailable, retry_conflicts, run_concurrently
@@ -76,7 +74,6 @@ class JournalCollector:
         # The oldest existing segment, and the time of its newest event once known.
         self._first = 1
         self._first_at: int | None = None
-        self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
 
     # --- Collecting ------------------------------------------------------------------------------------------
 
@@ -179,13 +176,13 @@ class JournalCollector:
                 if body.moved_to is not None:
                     key = body.moved_to  # the outbox moved with the message
                     raise PreconditionFailed("the message was moved")
-                left = [note for note in body.outbox if note.number > upto]
-                if body.is_gone and not left:
+                remaining = [note for note in body.outbox if note.number > upto]
+                if body.is_gone and not remaining:
                     await self._messages.delete(key, body)
-                elif len(left) < len(body.outbox):
-                    after = replace(body, outbox=left)
+                elif len(remaining) < len(body.outbox):
+                    after = replace(body, outbox=remaining)
                     self._note_written(current, await self._documents.write(key, encode(after), current), after)
-                    if left:
+                    if remaining:
                         return
             self._messages.uncollected.pop(key, None)
 

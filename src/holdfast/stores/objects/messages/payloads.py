@@ -26,7 +26,7 @@ from holdfast.stores.payloads.pieces import damaged, payload_gone
 from holdfast.stores.payloads.staging import StageWriter
 
 # Data from the caller is collected to this size in bytes before it crosses to the bucket's loop.
-_PART = 1 << 20
+_PART_BYTES = 1 << 20
 
 
 class ObjectPayloads:
@@ -105,7 +105,7 @@ class BucketStage(StageWriter):
     def __init__(
         self, payloads: ObjectPayloads, link: LoopBridge, ref: QueueRef, draft: Draft, place: int, upload: ObjectUpload
     ) -> None:
-        super().__init__(ref, draft, place, _PART)
+        super().__init__(ref, draft, place, _PART_BYTES)
         self._payloads = payloads
         self._link = link
         self._upload = upload

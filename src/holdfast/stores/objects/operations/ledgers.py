@@ -121,8 +121,8 @@ class ObjectLedgers:
         async def close() -> None:
             body, current = await self.read(ref, consumer)
             closed = closed_by(body.open, upto)
-            left = {number: claim for number, claim in body.open.items() if number not in closed}
-            after = replace(body, open=left, closed_upto=closed_after(body.closed_upto, upto))
+            remaining = {number: claim for number, claim in body.open.items() if number not in closed}
+            after = replace(body, open=remaining, closed_upto=closed_after(body.closed_upto, upto))
             if after != body:
                 await self._messages.documents.write(layout.ledger(ref, consumer), encode(after), current)
 
@@ -150,7 +150,7 @@ def receipts_of(body: LedgerBody, number: int) -> list[Receipt]:
     return [Receipt(*each) for each in receipts]
 
 
-def _check_written(results: list[Result], what: str) -> None:
+def _check_written(results: list[Result], action: str) -> None:
     """Raise `StoreUnavailable` if the bucket failed for a claim of the ledger, so that the caller repeats the call."""
     if any(result.is_retryable for result in results):
-        raise StoreUnavailable(f"not all claims could be {what}")
+        raise StoreUnavailable(f"not all claims could be {action}")

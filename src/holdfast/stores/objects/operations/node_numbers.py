@@ -14,7 +14,7 @@ from holdfast.dice import Dice
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import NODES, IdMaker
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
-from holdfast.stores.objects.buckets.clock_skew import Skew
+from holdfast.stores.objects.buckets.clock_skew import ClockSkew
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import CasDocuments, ReadCasDocument
 from holdfast.stores.objects.documents.document_format import NodeBody, encode
@@ -36,7 +36,7 @@ _decode_node = msgspec.msgpack.Decoder(NodeBody).decode
 class ObjectNodeNumbers:
     """The node number of this process. Its renewals also measure the clock."""
 
-    def __init__(self, documents: CasDocuments, clock: Clock, dice: Dice, holder: str, skew: Skew) -> None:
+    def __init__(self, documents: CasDocuments, clock: Clock, dice: Dice, holder: str, skew: ClockSkew) -> None:
         self._documents = documents
         self._clock = clock
         self._dice = dice

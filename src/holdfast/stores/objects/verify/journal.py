@@ -24,7 +24,7 @@ _TRIES = 3
 _decode_segment = msgspec.msgpack.Decoder(SegmentBody).decode
 
 
-class Last(NamedTuple):
+class LastEvent(NamedTuple):
     """The last event of a message, in whichever queue."""
 
     ref: QueueRef
@@ -32,23 +32,22 @@ class Last(NamedTuple):
     version: int
 
 
-class _Reading:
+class _JournalReader:
     """The journal as it is read, possibly in several turns."""
 
     def __init__(self, reader: VerifyReader, findings: Findings) -> None:
         self._reader = reader
         self._findings = findings
-        self.last: dict[int, Last] = {}
-        self.first: int | None = None
+        self.last: dict[int, LastEvent] = {}
         self.next = 1
 
     async def begin(self) -> None:
         async for page in self._reader.bucket.pages(layout.JOURNAL):
             for item in page:
-                self.first = self.next = int(layout.stem(item.key))
+                self.next = int(layout.stem(item.key))
                 return
 
-    async def go_on(self) -> None:
+    async def read_on(self) -> None:
         """Read to the end, from the segment after the last one read."""
         while True:
             key = layout.segment(self.next)
@@ -63,7 +62,7 @@ class _Reading:
             if [event.seq for event in segment.events] != list(expected):
                 self._findings.add(f"the events of journal segment {self.next} are not numbered without a gap")
             for event in segment.events:
-                self.last[event.snowflake] = Last(QueueRef(event.tenant, event.queue), event.event, event.version)
+                self.last[event.snowflake] = LastEvent(QueueRef(event.tenant, event.queue), event.event, event.version)
             self._findings.totals["events"] += len(segment.events)
             self.next += 1
             self._findings.progress("journal", self.next, self.next)
@@ -73,54 +72,56 @@ async def check_journal(
     reader: VerifyReader, found: dict[int, FoundMessage], directory: DirectoryFound, findings: Findings, pause_ms: int
 ) -> None:
     """Compare the journal with the messages `found`."""
-    reading = _Reading(reader, findings)
-    await reading.begin()
-    await reading.go_on()
-    await _check_end(reader, reading, directory, findings)
-    for ref in sorted(directory.without_policy & {last.ref for last in reading.last.values()}):
+    journal = _JournalReader(reader, findings)
+    await journal.begin()
+    await journal.read_on()
+    await _check_end(reader, journal, directory, findings)
+    for ref in sorted(directory.without_policy & {last.ref for last in journal.last.values()}):
         await check_policy(reader, ref, "the journal has events of it", findings)
-    suspects = [id for id, last in reading.last.items() if _find_mismatch(last, found.get(id)) is not None]
+    suspects = [id for id, last in journal.last.items() if _find_mismatch(last, found.get(id)) is not None]
     wrong: dict[int, str] = {}
     # A missing message was deleted meanwhile, or moved: its last event is in the journal by now.
     for _ in range(_TRIES):
         if not suspects:
             return
         await sleep_for(reader.clock, pause_ms)
-        refs = {id: reading.last[id].ref for id in suspects}
+        refs = {id: journal.last[id].ref for id in suspects}
         before = await _find_all(reader, refs)
-        await reading.go_on()
+        await journal.read_on()
         # Only a message that did not change while the journal was read to its end can be compared.
         messages = {id: message for id, message in (await _find_all(reader, refs)).items() if before.get(id) == message}
         wrong = {
             id: what
             for id, message in messages.items()
-            if (what := _find_mismatch(reading.last[id], message)) is not None
+            if (what := _find_mismatch(journal.last[id], message)) is not None
         }
         suspects = list(wrong)
     for id, what in wrong.items():
-        ref = reading.last[id].ref
+        ref = journal.last[id].ref
         if ref in directory.queues:
             findings.add(what, ref, to_bytes(id))
 
 
-async def _check_end(reader: VerifyReader, reading: _Reading, directory: DirectoryFound, findings: Findings) -> None:
+async def _check_end(
+    reader: VerifyReader, journal: _JournalReader, directory: DirectoryFound, findings: Findings
+) -> None:
     """Check for segments after the end: they would never be read."""
-    async for page in reader.bucket.pages(layout.JOURNAL, layout.segment(reading.next)):
+    async for page in reader.bucket.pages(layout.JOURNAL, layout.segment(journal.next)):
         beyond = [int(layout.stem(item.key)) for item in page]
-        if beyond and not await reader.is_there(layout.segment(reading.next)):
-            findings.add(f"the journal has a gap: segment {reading.next} is missing, but {beyond[0]} exists")
+        if beyond and not await reader.is_there(layout.segment(journal.next)):
+            findings.add(f"the journal has a gap: segment {journal.next} is missing, but {beyond[0]} exists")
         break
-    if reading.next > 2 and not directory.has_journal_head and not await reader.is_there(layout.JOURNAL_HEAD):
+    if journal.next > 2 and not directory.has_journal_head and not await reader.is_there(layout.JOURNAL_HEAD):
         # The head is written after each segment, so a crash may have come before its first write.
-        findings.add(f"{layout.JOURNAL_HEAD} is missing, but the journal has segments up to {reading.next - 1}")
-    if directory.emptied_upto >= reading.next:
+        findings.add(f"{layout.JOURNAL_HEAD} is missing, but the journal has segments up to {journal.next - 1}")
+    if directory.emptied_upto >= journal.next:
         findings.add(
             f"the journal's outboxes are emptied up to segment {directory.emptied_upto}, but it ends before "
-            f"{reading.next}"
+            f"{journal.next}"
         )
 
 
-def _find_mismatch(last: Last, message: FoundMessage | None) -> str | None:
+def _find_mismatch(last: LastEvent, message: FoundMessage | None) -> str | None:
     """Return how the last event contradicts the stored message, or None. Events in the outbox come after the
     journal's."""
     body = None if message is None else message.body
