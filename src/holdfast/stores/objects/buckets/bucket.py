@@ -29,7 +29,7 @@ class Unanswered(Exception):
 
 
 class ObjectVersion(NamedTuple):
-    """Identifies one version of an object: `etag` is compared by conditional writes, `mark` is shown by listings."""
+    """The version of an object: `etag` is compared by conditional writes, `mark` is shown by listings."""
 
     etag: str
     mark: str

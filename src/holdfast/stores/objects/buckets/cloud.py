@@ -57,7 +57,7 @@ class CloudBucket:
     time_resolution_ms = 1_000
 
     def __init__(self, url: str, **options: Any) -> None:
-        """Connect to the bucket of a URL.
+        """Use the bucket of a URL. No request is sent yet.
 
         `options` are passed to obstore, for tests. Credentials and endpoints come from the cloud's own variables and
         files; no option may be set here that would override one of those, such as AWS_ALLOW_HTTP.

@@ -45,7 +45,7 @@ class _Watched(NamedTuple):
 
 
 class DirectoryWatch:
-    """Wakes the waiters of queues in a directory, by inotify or by polling."""
+    """A watch on a directory that wakes the waiters of its queues, by inotify or by polling."""
 
     def __init__(self, root: Path, poll_ms: int) -> None:
         """Watch queues below `root`. Queues that cannot be watched are polled every `poll_ms` milliseconds."""

@@ -84,7 +84,7 @@ class CasWrite(NamedTuple):
 
 
 class CasDocuments:
-    """Reads and writes the CAS documents of a bucket."""
+    """Reader and writer of the CAS documents of a bucket."""
 
     def __init__(self, bucket: Bucket, clock: Clock) -> None:
         self.bucket = bucket

@@ -77,7 +77,7 @@ class ReadJsonDocument(NamedTuple, Generic[P]):
 
 
 class JsonDocuments:
-    """Reads and conditionally writes the JSON documents of a bucket."""
+    """Reader and conditional writer of the JSON documents of a bucket."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket

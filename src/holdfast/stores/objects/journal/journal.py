@@ -50,7 +50,7 @@ _decode_segment = msgspec.msgpack.Decoder(SegmentBody).decode
 
 
 class JournalCollector:
-    """Writes, reads and trims the journal."""
+    """The writer, reader and trimmer of the journal."""
 
     def __init__(
         self,

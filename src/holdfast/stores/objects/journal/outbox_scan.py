@@ -13,7 +13,7 @@ _REMEMBERED = 500_000
 
 
 class OutboxScan:
-    """Looks for uncollected events in all queues of a store."""
+    """A scan for uncollected events in all queues of a store."""
 
     def __init__(self, messages: ObjectMessages, directory: ObjectDirectory) -> None:
         self._messages = messages

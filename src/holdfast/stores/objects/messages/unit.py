@@ -194,7 +194,7 @@ class ObjectUnit:
 
 
 class ObjectUnits:
-    """Creates the units of a store."""
+    """A factory of the units of a store."""
 
     def __init__(self, messages: ObjectMessages, queue_counts: QueueCounts) -> None:
         self._messages = messages

@@ -47,7 +47,7 @@ class _KeyState(NamedTuple):
 
 
 class ObjectEnqueue:
-    """Enqueues messages, for callers and for schedules."""
+    """The enqueue operation, for callers and for schedules."""
 
     def __init__(
         self, messages: ObjectMessages, directory: ObjectDirectory, nodes: ObjectNodeNumbers, queue_counts: QueueCounts

@@ -38,7 +38,7 @@ class _Queue:
 
 
 class ObjectQueueCheck:
-    """Checks queues one after the other. `found` collects all messages, to compare them with the journal."""
+    """A check of queues, one after the other. `found` collects all messages, to compare them with the journal."""
 
     def __init__(self, reader: VerifyReader, findings: Findings, pause_ms: int) -> None:
         self._reader = reader

@@ -22,7 +22,7 @@ _decode_step = msgspec.msgpack.Decoder(StepBody).decode
 
 
 class VerifyReader:
-    """Reads a bucket without ever writing to it."""
+    """A reader of a bucket that never writes to it."""
 
     def __init__(self, bucket: Bucket, clock: Clock) -> None:
         self.bucket = bucket
