@@ -61,8 +61,8 @@ class ObjectParts:
         self.directory = ObjectDirectory(driver, json_documents, clock, self._queue_changed)
         self.skew = ClockSkew(bucket, clock, skew_ms, is_measured=measures_skew)
         self.nodes = ObjectNodeNumbers(documents, clock, dice, holder, self.skew)
-        self.queue_states = ObjectQueueStates(documents, holder, skew_ms)
-        self.messages = ObjectMessages(documents, self.queue_states, Changes(holder))
+        self.queues = ObjectQueueStates(documents, holder, skew_ms)
+        self.messages = ObjectMessages(documents, self.queues, Changes(holder))
         self.queue_counts = QueueCounts(self.messages, self.directory)
         self.states = StateDocuments(self.messages, json_documents)
         units = ObjectUnits(self.messages, self.queue_counts)
@@ -92,6 +92,6 @@ class ObjectParts:
 
     async def _queue_changed(self, row: QueueRow, change: QueueChange) -> None:
         if row.drain_until is not None:
-            self.queue_states.get(row.ref)  # Creating the state makes sweeps of this process include the queue.
+            self.queues.get(row.ref)  # Creating the state makes sweeps of this process include the queue.
         if change.drain_until is not None:
             await self.schedules.delete_all(row.ref)

@@ -14,15 +14,7 @@ from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Filter, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import (
-    AlterStep,
-    Capabilities,
-    Claims,
-    JournalPage,
-    Listener,
-    Listing,
-    Swept,
-)
+from holdfast.stores.contract import AlterStep, Capabilities, Claims, JournalPage, Listener, Listing, Swept
 from holdfast.stores.disk.free_space import LOW_DISK_BYTES, DiskRoom
 from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.event_loop.notices import Notices

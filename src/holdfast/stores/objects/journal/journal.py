@@ -198,12 +198,12 @@ class JournalCollector:
         The entry object itself stays unchanged: a call that holds it relies on all of its fields. A call that is about
         to write the message notices the change by its precondition.
         """
-        queue_state = self._messages.queue_states.find(body.ref)
-        entry = None if queue_state is None else queue_state.index.entries.get(body.id)
-        if queue_state is None or entry is None or entry.is_taken:
+        queue = self._messages.queues.find(body.ref)
+        entry = None if queue is None else queue.index.entries.get(body.id)
+        if queue is None or entry is None or entry.is_taken:
             return
         if entry.document.version.etag == before.version.etag and entry.document.key == before.key:
-            queue_state.index.put(IndexedMessage(written, body), self._messages.queue_states.lease_ends_at(body))
+            queue.index.put(IndexedMessage(written, body), self._messages.queues.lease_ends_at(body))
 
     # --- Reading ---------------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ class QueueCounts:
                 yield await self._read_page(ref, page, now_ms)
 
     async def _read_page(self, ref: QueueRef, page: list[ListedObject], now_ms: int) -> list[IndexedMessage]:
-        queue_state = self._messages.queue_states.get(ref)
+        queue = self._messages.queues.get(ref)
         found: list[IndexedMessage] = []
 
         async def read(item: ListedObject) -> IndexedMessage | None:
@@ -74,21 +74,19 @@ class QueueCounts:
             body = decode_message(current.body)
             if not body.is_message:
                 return None
-            return (
-                not current.is_busy and self._messages.queue_states.record(current, body, now_ms)
-            ) or IndexedMessage(current, body)
+            return (not current.is_busy and self._messages.queues.record(current, body, now_ms)) or IndexedMessage(
+                current, body
+            )
 
         unknown: list[ListedObject] = []
         for item in page:
             id = layout.parse_message(item.key)
             if id is None:
                 continue
-            entry = queue_state.index.entries.get(id)
+            entry = queue.index.entries.get(id)
             if entry is not None and entry.document.version.mark == item.mark and entry.document.key == item.key:
                 found.append(entry)
-            elif (
-                (skipped := queue_state.skipped.get(id)) is None or skipped != (item.mark, None) or "/dlq/" in item.key
-            ):
+            elif (skipped := queue.skipped.get(id)) is None or skipped != (item.mark, None) or "/dlq/" in item.key:
                 unknown.append(item)
         found += [entry for entry in await run_concurrently(unknown, read) if entry is not None]
         found.sort(key=lambda entry: entry.id)

@@ -52,10 +52,10 @@ class ObjectGroups:
         self._left_until: dict[tuple[QueueRef, str], int] = {}
         self._locks: dict[tuple[QueueRef, str], asyncio.Lock] = {}
 
-    def is_held(self, queue_state: ObjectQueueState, entry: IndexedMessage, now_ms: int) -> bool:
+    def is_held(self, queue: ObjectQueueState, entry: IndexedMessage, now_ms: int) -> bool:
         """Return whether the message's group is to be left alone for now."""
         group = entry.body.group
-        return group is not None and now_ms < self._left_until.get((queue_state.ref, group), 0)
+        return group is not None and now_ms < self._left_until.get((queue.ref, group), 0)
 
     async def begin(self, ref: QueueRef, entries: list[IndexedMessage], now_ms: int) -> GroupBatch | None:
         """Return the stored messages to claim, in order; None if another process holds the group or nothing is due."""

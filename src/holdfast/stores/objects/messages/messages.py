@@ -48,9 +48,9 @@ class MessageMove(NamedTuple):
 class ObjectMessages:
     """The messages of a store, as one process reads and writes them."""
 
-    def __init__(self, documents: CasDocuments, queue_states: ObjectQueueStates, changes: Changes) -> None:
+    def __init__(self, documents: CasDocuments, queues: ObjectQueueStates, changes: Changes) -> None:
         self.documents = documents
-        self.queue_states = queue_states
+        self.queues = queues
         self.changes = changes
         # Held while this process moves or counts messages; a count would otherwise see a moving message twice, or not
         # at all.
@@ -80,7 +80,7 @@ class ObjectMessages:
                 continue
             if body.is_gone:
                 return None
-            return self.queue_states.record(current, body, now_ms) or IndexedMessage(current, body)
+            return self.queues.record(current, body, now_ms) or IndexedMessage(current, body)
         raise StoreUnavailable(f"message {to_uuid(id)} was moved during each of {_TRIES} reads; try again")
 
     async def payload(self, entry: IndexedMessage) -> bytes:
@@ -138,7 +138,7 @@ class ObjectMessages:
         except (PreconditionFailed, Busy, StoreUnavailable):
             # The bucket may have written them although the response was lost.
             for entry, _ in changes:
-                self.queue_states.drop_stale(entry)
+                self.queues.drop_stale(entry)
             raise
         return [
             self.record_written(document, entry.body, body, now_ms, notices)
@@ -156,7 +156,7 @@ class ObjectMessages:
         if body.outbox or body.is_gone:
             since_ms, _ = self.uncollected.get(current.key, (now_ms, False))
             self.uncollected[current.key] = (since_ms, body.is_gone)
-        entry = self.queue_states.record(current, body, now_ms, is_new=before is None)
+        entry = self.queues.record(current, body, now_ms, is_new=before is None)
         return entry or IndexedMessage(current, body)
 
     # --- Moving ----------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class ObjectMessages:
         obsolete: list[str] = []
         for move in moves:
             body, entry = writes[move.target][1], move.entry
-            self.queue_states.record(by_key[entry.document.key], writes[entry.document.key][1], now_ms)
+            self.queues.record(by_key[entry.document.key], writes[entry.document.key][1], now_ms)
             self.uncollected.pop(entry.document.key, None)
             there = self.record_written(by_key[move.target], entry.body, body, now_ms, notices)
             obsolete += {entry.payload_key, entry.state_key} - {there.payload_key, there.state_key}
@@ -246,7 +246,7 @@ class ObjectMessages:
                 keys.append(layout.group_member(layout.parse_queue(each), body.group, body.id))
         await self.documents.delete(keys)
         await self.documents.delete([*body.stubs, key])
-        queue_state = self.queue_states.find(body.ref)
-        if queue_state is not None:
-            queue_state.skipped.pop(body.id, None)
-            queue_state.leftovers.pop(key, None)
+        queue = self.queues.find(body.ref)
+        if queue is not None:
+            queue.skipped.pop(body.id, None)
+            queue.leftovers.pop(key, None)

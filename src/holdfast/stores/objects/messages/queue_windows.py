@@ -87,26 +87,26 @@ class ObjectQueueStates:
         self._documents = documents
         self._granter = granter
         self._skew_ms = skew_ms
-        self._queue_states: dict[QueueRef, ObjectQueueState] = {}
+        self._queues: dict[QueueRef, ObjectQueueState] = {}
 
     def all(self) -> list[ObjectQueueState]:
         """Return all known queues."""
-        return list(self._queue_states.values())
+        return list(self._queues.values())
 
     def get(self, ref: QueueRef) -> ObjectQueueState:
         """Return a queue, which this process's sweeps include from now on."""
-        queue_state = self._queue_states.get(ref)
-        if queue_state is None:
-            queue_state = self._queue_states[ref] = ObjectQueueState(ref)
-        return queue_state
+        queue = self._queues.get(ref)
+        if queue is None:
+            queue = self._queues[ref] = ObjectQueueState(ref)
+        return queue
 
     def find(self, ref: QueueRef) -> ObjectQueueState | None:
         """Return a queue if it is known."""
-        return self._queue_states.get(ref)
+        return self._queues.get(ref)
 
     def forget(self, ref: QueueRef) -> None:
         """Forget a deleted queue."""
-        self._queue_states.pop(ref, None)
+        self._queues.pop(ref, None)
 
     def notify(self, row: QueueRow, notices: Notices) -> None:
         """Add to the notices when a claim, and when a sweep, may next find something in the queue."""
@@ -132,39 +132,39 @@ class ObjectQueueStates:
 
         `is_new`: this process enqueued it.
         """
-        queue_state = self.get(body.ref)
+        queue = self.get(body.ref)
         id = body.id
         is_dead = layout.is_dead(current.key)
-        if id in queue_state.hidden and not is_dead:
-            queue_state.hidden[id] = (current, body)
+        if id in queue.hidden and not is_dead:
+            queue.hidden[id] = (current, body)
             return None
         if is_dead or not body.is_message or current.version.etag == "overwritten":
             if not is_dead:
-                queue_state.index.drop(id)
-                queue_state.skipped[id] = (current.version.mark, None)
-                queue_state.unmoved_dead_letters.pop(id, None)
+                queue.index.drop(id)
+                queue.skipped[id] = (current.version.mark, None)
+                queue.unmoved_dead_letters.pop(id, None)
             return None
         if body.life.state is State.FAILED:
-            queue_state.unmoved_dead_letters[id] = None
-        if id not in queue_state.index.entries and not self._has_room(queue_state, body, now_ms, is_new=is_new):
+            queue.unmoved_dead_letters[id] = None
+        if id not in queue.index.entries and not self._has_room(queue, body, now_ms, is_new=is_new):
             end_at = self.lease_ends_at(body) or body.life.expires_at
             if end_at is not None and body.life.state in (State.READY, State.IN_FLIGHT):
-                queue_state.ends_at = end_at if queue_state.ends_at is None else min(queue_state.ends_at, end_at)
-            if not is_new and len(queue_state.skipped) < _MAX_SKIPPED:
-                queue_state.skipped[id] = (current.version.mark, self._due_at(body))
+                queue.ends_at = end_at if queue.ends_at is None else min(queue.ends_at, end_at)
+            if not is_new and len(queue.skipped) < _MAX_SKIPPED:
+                queue.skipped[id] = (current.version.mark, self._due_at(body))
             return None
-        queue_state.skipped.pop(id, None)
+        queue.skipped.pop(id, None)
         entry = IndexedMessage(current, body)
-        queue_state.index.put(entry, self.lease_ends_at(body))
+        queue.index.put(entry, self.lease_ends_at(body))
         return entry
 
-    def _has_room(self, queue_state: ObjectQueueState, body: MessageBody, now_ms: int, *, is_new: bool) -> bool:
-        size = len(queue_state.index)
+    def _has_room(self, queue: ObjectQueueState, body: MessageBody, now_ms: int, *, is_new: bool) -> bool:
+        size = len(queue.index)
         if is_new:
             if size >= WINDOW:
-                queue_state.last_pass_at = None  # the window is no longer complete; the next pass finds the rest
+                queue.last_pass_at = None  # the window is no longer complete; the next pass finds the rest
             # In a queue of which only the beginning is known, new messages wait for a pass.
-            return size < WINDOW and queue_state.is_complete
+            return size < WINDOW and queue.is_complete
         due_at = self._due_at(body)
         return size < WINDOW or (due_at is not None and due_at <= now_ms and size < 2 * WINDOW)
 
@@ -184,131 +184,131 @@ class ObjectQueueStates:
 
     def drop_stale(self, entry: IndexedMessage) -> None:
         """Drop an entry that another process has overwritten."""
-        queue_state = self.get(entry.body.ref)
-        if queue_state.index.entries.get(entry.id) is entry:
-            queue_state.index.drop(entry.id)
-        queue_state.skipped.pop(entry.id, None)
-        queue_state.next_pass_at = 0
+        queue = self.get(entry.body.ref)
+        if queue.index.entries.get(entry.id) is entry:
+            queue.index.drop(entry.id)
+        queue.skipped.pop(entry.id, None)
+        queue.next_pass_at = 0
 
     @contextmanager
-    def hide_until_written(self, queue_state: ObjectQueueState, ids: set[int], now_ms: int) -> Iterator[None]:
+    def hide_until_written(self, queue: ObjectQueueState, ids: set[int], now_ms: int) -> Iterator[None]:
         """Hide changes of these messages from claims of this process until all of them are written."""
         if len(ids) == 1:
             yield
             return
-        mine = [id for id in ids if id not in queue_state.hidden]
-        queue_state.hidden.update(dict.fromkeys(mine))
+        mine = [id for id in ids if id not in queue.hidden]
+        queue.hidden.update(dict.fromkeys(mine))
         try:
             yield
         finally:
             for id in mine:
-                if (recorded := queue_state.hidden.pop(id)) is not None:
+                if (recorded := queue.hidden.pop(id)) is not None:
                     self.record(*recorded, now_ms)
 
     # --- Passes ------------------------------------------------------------------------------------------------
 
-    async def fill_window(self, queue_state: ObjectQueueState, wanted: int, now_ms: int) -> bool:
+    async def fill_window(self, queue: ObjectQueueState, wanted: int, now_ms: int) -> bool:
         """Read pages until the window has `wanted` due messages, or all messages are known.
 
         Return False if neither was reached within the pages of one call.
         """
-        async with queue_state.lock:
-            return await self._fill_window(queue_state, wanted, now_ms)
+        async with queue.lock:
+            return await self._fill_window(queue, wanted, now_ms)
 
-    async def _fill_window(self, queue_state: ObjectQueueState, wanted: int, now_ms: int) -> bool:
-        if queue_state.index.count_due(now_ms, wanted) >= wanted:
+    async def _fill_window(self, queue: ObjectQueueState, wanted: int, now_ms: int) -> bool:
+        if queue.index.count_due(now_ms, wanted) >= wanted:
             # Not during a sweep's whole pass, which reads every page anyway.
-            if now_ms >= queue_state.next_page_at and queue_state.sweep_pass is None:
-                queue_state.next_page_at = now_ms + _PAGE_INTERVAL_MS
-                await self._read_next_page(queue_state, now_ms)
+            if now_ms >= queue.next_page_at and queue.sweep_pass is None:
+                queue.next_page_at = now_ms + _PAGE_INTERVAL_MS
+                await self._read_next_page(queue, now_ms)
             return True
         # A pass that began before this call has not seen messages added behind its position since.
-        is_own = queue_state.current_pass is None
+        is_own = queue.current_pass is None
         for _ in range(_MAX_PAGES):
-            is_end = await self._read_next_page(queue_state, now_ms)
-            if queue_state.index.count_due(now_ms, wanted) >= wanted:
+            is_end = await self._read_next_page(queue, now_ms)
+            if queue.index.count_due(now_ms, wanted) >= wanted:
                 return True
             if is_end and is_own:
                 return True
             is_own = is_own or is_end
         return False
 
-    async def scan_all(self, queue_state: ObjectQueueState, now_ms: int) -> AsyncIterator[None]:
+    async def scan_all(self, queue: ObjectQueueState, now_ms: int) -> AsyncIterator[None]:
         """Make one whole pass that no claim waits for. It yields after each full page, so that the caller can pause."""
-        if queue_state.ends_at is not None and queue_state.ends_at <= now_ms:
-            queue_state.ends_at = None
+        if queue.ends_at is not None and queue.ends_at <= now_ms:
+            queue.ends_at = None
         pages = 0
         with as_unavailable():
-            async for page in self._documents.bucket.pages(layout.messages(queue_state.ref)):
+            async for page in self._documents.bucket.pages(layout.messages(queue.ref)):
                 pages += 1
-                await self._read_page(queue_state, page, now_ms)
+                await self._read_page(queue, page, now_ms)
                 if len(page) >= PAGE:
                     yield
-        queue_state.next_pass_at = now_ms + max(_SWEEP_INTERVAL_MS, pages * _SWEEP_INTERVAL_PER_PAGE_MS)
+        queue.next_pass_at = now_ms + max(_SWEEP_INTERVAL_MS, pages * _SWEEP_INTERVAL_PER_PAGE_MS)
 
-    async def _read_next_page(self, queue_state: ObjectQueueState, now_ms: int) -> bool:
+    async def _read_next_page(self, queue: ObjectQueueState, now_ms: int) -> bool:
         """Read the pass's next page; return True at its end.
 
         A page that is not full is mostly the last one, so reading on costs no further call. Once a whole pass has
         ended, messages enqueued by this process enter the window at once.
         """
-        current_pass = queue_state.current_pass
+        current_pass = queue.current_pass
         if current_pass is None:
-            pages = self._documents.bucket.pages(layout.messages(queue_state.ref))
-            current_pass = queue_state.current_pass = ListingPass(pages, now_ms)
+            pages = self._documents.bucket.pages(layout.messages(queue.ref))
+            current_pass = queue.current_pass = ListingPass(pages, now_ms)
         while True:
             try:
                 page = await anext(current_pass.pages, None)
             except Unanswered as error:
-                queue_state.current_pass = None
+                queue.current_pass = None
                 raise unavailable(error) from None
             if page is None:
                 break
-            await self._read_page(queue_state, page, now_ms)
+            await self._read_page(queue, page, now_ms)
             if len(page) >= PAGE:
                 return False
-        if queue_state.current_pass is current_pass:
-            queue_state.current_pass = None
-            queue_state.last_pass_at = current_pass.began_at
+        if queue.current_pass is current_pass:
+            queue.current_pass = None
+            queue.last_pass_at = current_pass.began_at
         return True
 
-    async def _read_page(self, queue_state: ObjectQueueState, page: list[ListedObject], now_ms: int) -> None:
+    async def _read_page(self, queue: ObjectQueueState, page: list[ListedObject], now_ms: int) -> None:
         unknown: list[ListedObject] = []
         for item in page:
             id = layout.parse_message(item.key)
-            if id is None or id in queue_state.hidden:
+            if id is None or id in queue.hidden:
                 continue
-            entry = queue_state.index.entries.get(id)
+            entry = queue.index.entries.get(id)
             if entry is not None:
                 if entry.is_taken or entry.document.version.mark == item.mark:
                     continue
-            elif (skipped := queue_state.skipped.get(id)) is not None:
+            elif (skipped := queue.skipped.get(id)) is not None:
                 mark, due_at = skipped
                 # A due message is read if the window has room for it.
-                if mark == item.mark and (due_at is None or due_at > now_ms or len(queue_state.index) >= 2 * WINDOW):
+                if mark == item.mark and (due_at is None or due_at > now_ms or len(queue.index) >= 2 * WINDOW):
                     continue
             unknown.append(item)
 
         async def read(item: ListedObject) -> None:
             current = await self._documents.read(item.key)
             if current is not None:
-                self._record_found(queue_state, current, now_ms)
+                self._record_found(queue, current, now_ms)
 
         if unknown:
             await run_concurrently(unknown, read)
 
-    def _record_found(self, queue_state: ObjectQueueState, current: ReadCasDocument, now_ms: int) -> None:
+    def _record_found(self, queue: ObjectQueueState, current: ReadCasDocument, now_ms: int) -> None:
         id = layout.parse_message(current.key)
         assert id is not None
-        entry = queue_state.index.entries.get(id)
+        entry = queue.index.entries.get(id)
         if entry is not None and entry.is_taken:
             return
         if current.is_busy:
             return  # recorded by its writer, or found by the next pass
         if current.body is None:
-            queue_state.leftovers[current.key] = None
+            queue.leftovers[current.key] = None
             return
         body = decode_message(current.body)
         if body.is_gone:
-            queue_state.leftovers[current.key] = None
+            queue.leftovers[current.key] = None
         self.record(current, body, now_ms)

@@ -120,7 +120,7 @@ class ObjectUnit:
         return {id: self.entries[id] for id in wanted if id in self.entries}
 
     async def ended(self, queue: OpenQueue, limit: int) -> tuple[list[LoadedEntry], list[LoadedEntry]]:
-        index = self.messages.queue_states.get(queue.row.ref).index
+        index = self.messages.queues.get(queue.row.ref).index
         expired = index.ended(index.leases, limit, self.now_ms)
         overdue = index.ended(index.ttls, limit - len(expired), self.now_ms)
         return list(map(_loaded, expired)), list(map(_loaded, overdue))
@@ -208,10 +208,10 @@ class ObjectUnits:
         return ObjectUnit(self._messages, self._queue_counts, now_ms, notices, queues, entries)
 
     async def end_overdue(
-        self, row: QueueRow, queue_state: ObjectQueueState, limit: int, now_ms: int, notices: Notices
+        self, row: QueueRow, queue: ObjectQueueState, limit: int, now_ms: int, notices: Notices
     ) -> int:
         """End expired leases and TTLs in the window, and return how many."""
-        async with queue_state.ending:
+        async with queue.ending:
             unit = self.begin(now_ms, notices)
             await end_by_time(unit, OpenQueue(row), limit)
             return await unit.write_ends()

@@ -57,7 +57,7 @@ class ObjectBulkVerbs:
                     raise PreconditionFailed("the messages were moved to dlq/; read them again")
                 await unit.write()
             for each in {target.ref: target, ref: row}.values():
-                self._messages.queue_states.notify(each, notices)
+                self._messages.queues.notify(each, notices)
             return step
 
         async with self._messages.move_lock:
@@ -68,13 +68,13 @@ class ObjectBulkVerbs:
 
     async def move_dead_letters(self, ref: QueueRef, limit: int, now_ms: int, notices: Notices) -> int:
         """Move at most `limit` dead letters from msg/ to dlq/, and return how many."""
-        queue_state = self._messages.queue_states.get(ref)
+        queue = self._messages.queues.get(ref)
         carried = 0
         async with self._messages.move_lock:
-            for id in list(queue_state.unmoved_dead_letters)[:limit]:
+            for id in list(queue.unmoved_dead_letters)[:limit]:
                 entry = await self._messages.read(ref, id, now_ms)
                 if entry is None or not entry.body.is_dead_letter or layout.is_dead(entry.document.key):
-                    queue_state.unmoved_dead_letters.pop(id, None)
+                    queue.unmoved_dead_letters.pop(id, None)
                     continue
                 try:
                     async with self._queue_counts.lock(ref.tenant):

@@ -59,7 +59,7 @@ class ObjectClaims:
         streams_above: int,
     ) -> None:
         self._messages = messages
-        self._queue_states: ObjectQueueStates = messages.queue_states
+        self._queues: ObjectQueueStates = messages.queues
         self._directory = directory
         self._groups = groups
         self._states = states
@@ -79,44 +79,44 @@ class ObjectClaims:
             return Claims([[] for _ in requests], None)
         if row.drain_until is not None:
             raise being_deleted(ref)
-        queue_state = self._queue_states.get(ref)
+        queue = self._queues.get(ref)
         ledger = requests[0].ledger
         if ledger is not None and (again := await self._ledgers.claim_again(ref, *ledger, now_ms)) is not None:
-            return Claims([again], self._next_at(row, queue_state, now_ms), is_reread=True)
+            return Claims([again], self._next_at(row, queue, now_ms), is_reread=True)
         wanted = sum(request.limit for request in requests)
-        is_all = await self._queue_states.fill_window(queue_state, max(1, wanted), now_ms)
-        await self._units.end_overdue(row, queue_state, _MAX_ENDED, now_ms, notices)
+        is_all = await self._queues.fill_window(queue, max(1, wanted), now_ms)
+        await self._units.end_overdue(row, queue, _MAX_ENDED, now_ms, notices)
         per_request: list[list[Delivery]] = [[] for _ in requests]
         if not row.is_paused and wanted:
-            await self._claim_due(row, queue_state, requests, per_request, now_ms, notices)
+            await self._claim_due(row, queue, requests, per_request, now_ms, notices)
         if ledger is not None and per_request[0]:
             recorded = await self._ledgers.open_claim(ref, *ledger, per_request[0], now_ms)
             if recorded is not None:  # another claim with this number was recorded first
                 await run_concurrently(per_request[0], lambda each: self._release(row, each, now_ms, notices))
-                return Claims([recorded], self._next_at(row, queue_state, now_ms), is_reread=True)
-        notices.deadline(queue_state.index.next_deadline())
-        return Claims(per_request, self._next_at(row, queue_state, now_ms, may_hold_more=not is_all))
+                return Claims([recorded], self._next_at(row, queue, now_ms), is_reread=True)
+        notices.deadline(queue.index.next_deadline())
+        return Claims(per_request, self._next_at(row, queue, now_ms, may_hold_more=not is_all))
 
     def _next_at(
-        self, row: QueueRow, queue_state: ObjectQueueState, now_ms: int, *, may_hold_more: bool = False
+        self, row: QueueRow, queue: ObjectQueueState, now_ms: int, *, may_hold_more: bool = False
     ) -> int | None:
         """Return when a claim may next find something. `may_hold_more`: the window is full, so the next look may find
         more."""
         return next_claim_at(
-            is_paused=row.is_paused, is_served=may_hold_more, now_ms=now_ms, soonest=queue_state.index.next_at
+            is_paused=row.is_paused, is_served=may_hold_more, now_ms=now_ms, soonest=queue.index.next_at
         )
 
     async def _claim_due(
         self,
         row: QueueRow,
-        queue_state: ObjectQueueState,
+        queue: ObjectQueueState,
         requests: list[ClaimRequest],
         per_request: list[list[Delivery]],
         now_ms: int,
         notices: Notices,
     ) -> None:
         for _ in range(_ROUNDS):
-            picks = self._pick(queue_state, requests, per_request, now_ms)
+            picks = self._pick(queue, requests, per_request, now_ms)
             if not picks:
                 return
             try:
@@ -134,28 +134,24 @@ class ObjectClaims:
             if not lost:
                 return
             missing = sum(request.limit - len(claimed) for request, claimed in zip(requests, per_request, strict=True))
-            await self._queue_states.fill_window(queue_state, max(1, missing), now_ms)
+            await self._queues.fill_window(queue, max(1, missing), now_ms)
 
     def _pick(
-        self,
-        queue_state: ObjectQueueState,
-        requests: list[ClaimRequest],
-        per_request: list[list[Delivery]],
-        now_ms: int,
+        self, queue: ObjectQueueState, requests: list[ClaimRequest], per_request: list[list[Delivery]], now_ms: int
     ) -> list[_Pick]:
         """Pick due messages for each request in turn. Nothing is awaited, so no other claim of this process picks the
         same ones."""
         picks: list[_Pick] = []
-        due = queue_state.index.due(now_ms)
+        due = queue.index.due(now_ms)
         for at, request in enumerate(requests):
             missing = request.limit - len(per_request[at])
             while missing > 0 and (entry := next(due, None)) is not None:
-                if entry.is_taken or self._groups.is_held(queue_state, entry, now_ms):
+                if entry.is_taken or self._groups.is_held(queue, entry, now_ms):
                     continue
                 entries = [entry]
                 if entry.body.group is not None:
                     entries = []
-                    for each in queue_state.index.group_of(entry)[:missing]:
+                    for each in queue.index.group_of(entry)[:missing]:
                         if each.body.life.visible_at > now_ms or each.is_taken:
                             break
                         entries.append(each)
@@ -231,9 +227,9 @@ class ObjectClaims:
         change = lifecycle.unsend(entry.body.life, row.policy, now_ms)
         released = await self._messages.change(entry, change, now_ms, notices)
         if released is not None:
-            queue_state = self._queue_states.get(row.ref)
-            queue_state.index.drop(entry.id)
-            queue_state.skipped[entry.id] = (released.document.version.mark, None)
+            queue = self._queues.get(row.ref)
+            queue.index.drop(entry.id)
+            queue.skipped[entry.id] = (released.document.version.mark, None)
 
     async def _release(self, row: QueueRow, delivery: Delivery, now_ms: int, notices: Notices) -> None:
         entry = await self._messages.read(row.ref, delivery.snowflake, now_ms)

@@ -224,7 +224,7 @@ class ObjectEnqueue:
             # them.
             keys = [layout.message(row.ref, body.id) for body in bodies]
             await self._documents.delete([*keys, *map(layout.payload_of, keys)])
-            self._messages.queue_states.forget(row.ref)
+            self._messages.queues.forget(row.ref)
             raise no_such_queue(row.ref)
         if again.drain_until is not None:
             raise being_deleted(row.ref)

@@ -47,9 +47,9 @@ class FollowUp:
     async def follow_up_once(self) -> None:
         """Make one pass over all known queues."""
         now_ms = self._clock.now_ms()
-        for queue_state in self._messages.queue_states.all():
-            if queue_state.unmoved_dead_letters:
-                await self._bulk.move_dead_letters(queue_state.ref, _LIMIT, now_ms, Notices())
+        for queue in self._messages.queues.all():
+            if queue.unmoved_dead_letters:
+                await self._bulk.move_dead_letters(queue.ref, _LIMIT, now_ms, Notices())
         await self._messages.documents.finish_due(_LIMIT, now_ms)
         while await self._journal.collect(now_ms - LAG_MS):
             pass

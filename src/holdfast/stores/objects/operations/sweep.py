@@ -74,9 +74,9 @@ class ObjectSweep:
             self._search = await self._continue(search or self._search_store(now_ms))
             self._search_at = now_ms + _SEARCH_INTERVAL_MS
             self._pages_left = _MAX_PAGES
-        for queue_state in self._messages.queue_states.all():
+        for queue in self._messages.queues.all():
             if changed < limit:
-                changed += await self._sweep_queue(queue_state, limit - changed, now_ms, notices)
+                changed += await self._sweep_queue(queue, limit - changed, now_ms, notices)
         searched_s = steady_s() - began_s
         await self._documents.finish_due(limit, now_ms)
         while await self._journal.collect(now_ms - LAG_MS):
@@ -84,11 +84,8 @@ class ObjectSweep:
         changed += await self._journal.trim(max(0, limit - changed), now_ms)
         resume_at = now_ms + 1 + int(_REST_FACTOR * searched_s * 1_000)
         ends = [self._search_at if self._search is None else resume_at, self._journal.next_trim_at()]
-        for queue_state in self._messages.queue_states.all():
-            ends += [
-                queue_state.index.next_deadline(),
-                queue_state.ends_at if queue_state.sweep_pass is None else resume_at,
-            ]
+        for queue in self._messages.queues.all():
+            ends += [queue.index.next_deadline(), queue.ends_at if queue.sweep_pass is None else resume_at]
         return Swept(changed, min((each for each in ends if each is not None), default=None))
 
     async def _continue(self, search: AsyncIterator[None]) -> AsyncIterator[None] | None:
@@ -103,32 +100,28 @@ class ObjectSweep:
 
     # --- One queue -----------------------------------------------------------------------------------------------
 
-    async def _sweep_queue(self, queue_state: ObjectQueueState, limit: int, now_ms: int, notices: Notices) -> int:
-        row = await self._directory.find(queue_state.ref)
+    async def _sweep_queue(self, queue: ObjectQueueState, limit: int, now_ms: int, notices: Notices) -> int:
+        row = await self._directory.find(queue.ref)
         if row is None:
-            self._messages.queue_states.forget(queue_state.ref)
+            self._messages.queues.forget(queue.ref)
             return 0
-        is_due = now_ms >= queue_state.next_pass_at or (
-            queue_state.ends_at is not None and now_ms >= queue_state.ends_at
-        )
-        if is_due or queue_state.sweep_pass is not None:
-            search, queue_state.sweep_pass = queue_state.sweep_pass, None
-            queue_state.sweep_pass = await self._continue(
-                search or self._messages.queue_states.scan_all(queue_state, now_ms)
-            )
-        changed = await self._units.end_overdue(row, queue_state, limit, now_ms, notices)
-        changed += await self._delete_kept(queue_state, limit - changed, now_ms)
-        await self._bulk.move_dead_letters(queue_state.ref, limit, now_ms, notices)
-        await self._clear_leftovers(queue_state, limit)
+        is_due = now_ms >= queue.next_pass_at or (queue.ends_at is not None and now_ms >= queue.ends_at)
+        if is_due or queue.sweep_pass is not None:
+            search, queue.sweep_pass = queue.sweep_pass, None
+            queue.sweep_pass = await self._continue(search or self._messages.queues.scan_all(queue, now_ms))
+        changed = await self._units.end_overdue(row, queue, limit, now_ms, notices)
+        changed += await self._delete_kept(queue, limit - changed, now_ms)
+        await self._bulk.move_dead_letters(queue.ref, limit, now_ms, notices)
+        await self._clear_leftovers(queue, limit)
         if row.drain_until is not None:
-            changed += await self._drain(row, queue_state, limit - changed, now_ms, notices)
+            changed += await self._drain(row, queue, limit - changed, now_ms, notices)
         elif changed and not row.is_paused:
-            notices.ready(queue_state.ref, queue_state.index.next_at())
+            notices.ready(queue.ref, queue.index.next_at())
         return changed
 
-    async def _delete_kept(self, queue_state: ObjectQueueState, limit: int, now_ms: int) -> int:
+    async def _delete_kept(self, queue: ObjectQueueState, limit: int, now_ms: int) -> int:
         """Delete succeeded messages whose retention has ended. Their events are collected first."""
-        ended = queue_state.index.ended(queue_state.index.kept, limit, now_ms)
+        ended = queue.index.ended(queue.index.kept, limit, now_ms)
         for entry in ended:
             current = await self._documents.read(entry.document.key)
             if current is not None and current.body is not None:
@@ -137,12 +130,12 @@ class ObjectSweep:
                     self._messages.uncollected[current.key] = (now_ms, True)
                     await self._journal.collect(now_ms - LAG_MS)
                 await self._messages.delete(current.key, body)
-            queue_state.index.drop(entry.id)
+            queue.index.drop(entry.id)
         return len(ended)
 
-    async def _clear_leftovers(self, queue_state: ObjectQueueState, limit: int) -> None:
+    async def _clear_leftovers(self, queue: ObjectQueueState, limit: int) -> None:
         """Handle metadata that is no message: collect its events, or undo its aborted step."""
-        for key in list(queue_state.leftovers)[:limit]:
+        for key in list(queue.leftovers)[:limit]:
             current = await self._documents.read(key)
             if current is not None and not current.is_busy:
                 if current.body is None:
@@ -151,13 +144,11 @@ class ObjectSweep:
                         await self._documents.resolve(current)
                 elif decode_message(current.body).is_gone:
                     self._messages.uncollected.setdefault(key, (0, True))
-            queue_state.leftovers.pop(key, None)
+            queue.leftovers.pop(key, None)
 
     # --- Deletion of queues --------------------------------------------------------------------------------------
 
-    async def _drain(
-        self, row: QueueRow, queue_state: ObjectQueueState, limit: int, now_ms: int, notices: Notices
-    ) -> int:
+    async def _drain(self, row: QueueRow, queue: ObjectQueueState, limit: int, now_ms: int, notices: Notices) -> int:
         """Continue the deletion of a queue; the queue is removed with its last message."""
         assert row.drain_until is not None
         remaining: list[IndexedMessage] = []
@@ -166,7 +157,7 @@ class ObjectSweep:
             is_held = is_held or any(entry.body.life.state is State.IN_FLIGHT for entry in bunch)
             remaining += bunch
         if is_held and now_ms < row.drain_until:
-            notices.deadline(min(row.drain_until, queue_state.index.next_deadline() or row.drain_until))
+            notices.deadline(min(row.drain_until, queue.index.next_deadline() or row.drain_until))
             return 0
         if remaining:
             unit = self._units.begin(now_ms, notices, found=remaining)
@@ -182,7 +173,7 @@ class ObjectSweep:
         await self._journal.collect_all()
         await self._delete_rest(row.ref)
         await self._directory.remove(row)
-        self._messages.queue_states.forget(row.ref)
+        self._messages.queues.forget(row.ref)
         return len(remaining) + 1
 
     async def _delete_rest(self, ref: QueueRef) -> None:
@@ -203,7 +194,7 @@ class ObjectSweep:
                     self._documents.unfinished.setdefault(item.key, finish_at)
             for tenant in await self._directory.names():
                 for row in await self._directory.list_queues(tenant):
-                    self._messages.queue_states.get(row.ref)  # this process's sweeps include it from here on
+                    self._messages.queues.get(row.ref)  # this process's sweeps include it from here on
                     async for _ in self._forget_keys(row, now_ms):
                         yield
                     async for _ in self._delete_orphans(row.ref, now_ms):

@@ -39,15 +39,15 @@ class ObjectVerdicts:
         by_id: dict[int, list[Verdict]] = {}
         for verdict in verdicts:
             by_id.setdefault(verdict.receipt.id, []).append(verdict)
-        queue_state = self._messages.queue_states.get(ref)
+        queue = self._messages.queues.get(ref)
 
         async def settle_message(id: int) -> list[Result]:
-            return await self._settle(row, by_id[id], queue_state.index.entries.get(id), now_ms, notices)
+            return await self._settle(row, by_id[id], queue.index.entries.get(id), now_ms, notices)
 
         # Claims of this process see all of a call's verdicts, or none.
-        with self._messages.queue_states.hide_until_written(queue_state, set(by_id), now_ms):
+        with self._messages.queues.hide_until_written(queue, set(by_id), now_ms):
             settled = await run_concurrently(by_id, settle_message)
-        self._messages.queue_states.notify(row, notices)
+        self._messages.queues.notify(row, notices)
         results = {id: iter(each) for id, each in zip(by_id, settled, strict=True)}
         return [next(results[verdict.receipt.id]) for verdict in verdicts]
 
