@@ -132,7 +132,7 @@ def test_an_object_store_that_lost_a_payload_is_exit_code_4(run: Callable[..., A
     report = json.loads(ran.out)
     assert ran.code == 4
     assert report["violations"][0]["queue"] == "acme/jobs"
-    assert "its payload is not there" in report["violations"][0]["what"]
+    assert "its payload is missing" in report["violations"][0]["what"]
 
 
 @pytest.mark.parametrize("url", ["file:///nowhere/at/all", "postgres://host/db", "http://127.0.0.1:1"])

@@ -13,5 +13,5 @@ PATIENCE_S = 4
 
 def main(*given: str) -> int:
     """In a process of its own, as every server that is killed."""
-    CloudBucket.patience_ms = PATIENCE_S * 1_000
+    CloudBucket.step_timeout_ms = PATIENCE_S * 1_000
     return server.main(*given)

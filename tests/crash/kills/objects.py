@@ -53,7 +53,8 @@ def _on_bucket(directory: Path) -> Iterator[Footing]:
         yield ObjectFooting(s3.new_url())
 
 
-TARGET = ServedCluster("object store on disk", SERVERS, _on_directory, patience_s=DiskBucket.patience_ms // 1_000 + 1)
+_PATIENCE_S = DiskBucket.step_timeout_ms // 1_000 + 1
+TARGET = ServedCluster("object store on disk", SERVERS, _on_directory, patience_s=_PATIENCE_S)
 # The emulator takes some milliseconds for each call.
 BUCKET_TARGET = ServedCluster(
     "object store on S3", SERVERS, _on_bucket, max_backlog=60, module=hasty.MODULE, patience_s=hasty.PATIENCE_S + 1

@@ -1,10 +1,10 @@
-"""Emulated clouds of the tests' own, on free ports of the loopback, keeping everything in memory.
+"""Start emulated clouds for the tests, on free ports of the loopback, with all data in memory.
 
-A conditional write is worth testing against only where the emulator compares and writes in one step:
+A conditional write is a useful test only if the emulator compares and writes in one step:
 
-- Azurite is one thread, and awaits nothing between finding a blob, comparing it and putting the new one in its place.
-- moto compares in one call and writes in another, on as many threads as there are requests: two writers can both find
-  what they expect. So its requests are let in one at a time (s3_server.py).
+- Azurite has one thread, and awaits nothing between finding a blob, comparing it and replacing it.
+- moto compares in one call and writes in another, on one thread per request, so two writers can both find what they
+  expect. s3_server.py therefore admits one request at a time.
 """
 
 import base64
@@ -51,7 +51,8 @@ class Emulator:
         self._process: subprocess.Popen[bytes] | None = None
 
     def new_url(self) -> str:
-        """A place in a bucket of its own: a listing costs these emulators what the whole bucket holds."""
+        """Return the URL of a prefix in a new bucket: a listing costs these emulators as much as the whole bucket
+        holds."""
         bucket = uuid4().hex
         self._make_bucket(bucket)
         return f"{self.scheme}://{bucket}/some/place"

@@ -1,4 +1,4 @@
-"""A bucket that fails as real ones do, by a script of dice: so that a seed, or a number, repeats a run."""
+"""A bucket that fails as real ones do, as its dice say: a seed, or a number of a write, repeats a run."""
 
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -9,7 +9,7 @@ from holdfast.stores.objects.buckets.bucket import (
     ObjectUpload,
     ObjectVersion,
     PreconditionFailed,
-    Read,
+    StoredObject,
     Unanswered,
 )
 
@@ -36,9 +36,9 @@ class FaultyBucket:
         self._inner = inner
         self.url = inner.url
         self.deletes_exactly = inner.deletes_exactly
-        self.patience_ms = inner.patience_ms
-        self.gather_ms = inner.gather_ms
-        self.time_step_ms = inner.time_step_ms
+        self.step_timeout_ms = inner.step_timeout_ms
+        self.outbox_scan_ms = inner.outbox_scan_ms
+        self.time_resolution_ms = inner.time_resolution_ms
         self._dies_at = dies_at
         self._dice = dice
         self._rate = rate
@@ -70,7 +70,7 @@ class FaultyBucket:
             return self._dice.choice(FAULTS)
         return None
 
-    async def read(self, key: str) -> Read:
+    async def read(self, key: str) -> StoredObject:
         self._check()
         return await self._inner.read(key)
 
@@ -81,9 +81,9 @@ class FaultyBucket:
     async def create(self, key: str, content: bytes) -> ObjectVersion:
         fault = self._begin_write()
         self._refuse_before(fault)
-        stamp = await self._inner.create(key, content)
+        version = await self._inner.create(key, content)
         self._recent = [*self._recent, key][-5:]
-        return self._answer(fault, stamp)
+        return self._answer(fault, version)
 
     async def replace(self, key: str, content: bytes, etag: str) -> ObjectVersion:
         fault = self._begin_write()
@@ -100,12 +100,12 @@ class FaultyBucket:
         if fault == UNANSWERED_BEFORE:
             raise Unanswered(fault)
 
-    def _answer(self, fault: str | None, stamp: ObjectVersion) -> ObjectVersion:
+    def _answer(self, fault: str | None, version: ObjectVersion) -> ObjectVersion:
         if fault == UNANSWERED_AFTER:
             raise Unanswered(fault)
         if fault == CHANGED_AFTER:
             raise PreconditionFailed(fault)
-        return stamp
+        return version
 
     async def copy(self, source: str, target: str) -> None:
         self._begin_write()

@@ -1,7 +1,5 @@
-"""A large payload through an object store on disk, in a process of its own: what it adds to the memory in use.
-
-python -m tests.stores.objects.large DIRECTORY MEBIBYTES
-"""
+"""Stream a large payload through an object store on disk in a separate process, and print how much memory that
+needed."""
 
 import resource
 import sys

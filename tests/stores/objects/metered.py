@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from holdfast.stores.objects.buckets.bucket import Bucket, ListedObject, ObjectUpload, ObjectVersion, Read
+from holdfast.stores.objects.buckets.bucket import Bucket, ListedObject, ObjectUpload, ObjectVersion, StoredObject
 
 
 class Calls(NamedTuple):
@@ -21,9 +21,9 @@ class MeteredBucket:
         self._inner = inner
         self.url = inner.url
         self.deletes_exactly = inner.deletes_exactly
-        self.patience_ms = inner.patience_ms
-        self.gather_ms = inner.gather_ms
-        self.time_step_ms = inner.time_step_ms
+        self.step_timeout_ms = inner.step_timeout_ms
+        self.outbox_scan_ms = inner.outbox_scan_ms
+        self.time_resolution_ms = inner.time_resolution_ms
         self._counted: Counter[str] = Counter()
 
     def take(self) -> Calls:
@@ -37,7 +37,7 @@ class MeteredBucket:
     async def close(self) -> None:
         await self._inner.close()
 
-    async def read(self, key: str) -> Read:
+    async def read(self, key: str) -> StoredObject:
         self._counted["reads"] += 1
         return await self._inner.read(key)
 

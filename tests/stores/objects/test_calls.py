@@ -1,4 +1,4 @@
-"""What each operation costs in calls, as docs/stores/objects.md states it: the page is read, and held against this."""
+"""The calls that each operation costs are those in the table of docs/stores/objects.md, which the test reads."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[3] / "docs/stores/objects.md"
 
 
 class Bill:
-    """Calls by what they were for."""
+    """Calls by the operation that made them."""
 
     def __init__(self, bucket: MeteredBucket, runtime: LoopRuntime) -> None:
         self._bucket = bucket
@@ -38,7 +38,7 @@ class Bill:
         self._bucket.take()
 
     async def settle(self) -> None:
-        """Until nothing happens any more: opening a store makes it sweep."""
+        """Wait until the background of the store is idle: a store sweeps when it is opened."""
         self.skip()
         while True:
             await self._runtime.idle()

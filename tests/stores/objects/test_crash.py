@@ -1,5 +1,5 @@
-"""A process dies before each of its writes in turn, and another goes on: nothing that was answered is lost or comes
-back, and the journal tells each event once."""
+"""A process dies before each of its writes in turn, and another continues: no message with a response is lost or comes
+back, and the journal has each event once."""
 
 from collections import Counter
 from contextlib import suppress
@@ -20,7 +20,7 @@ WEEK_MS = 7 * 86_400_000
 
 
 class _Answers:
-    """What the process that dies was answered before."""
+    """The responses that the process got before it died."""
 
     def __init__(self) -> None:
         self.enqueued: set[str] = set()
@@ -65,12 +65,12 @@ async def _run(dies_at: int | None) -> tuple[_Answers, int, dict[str, Any]]:
     survivor.clock.step_to(subject.clock.now_ms() + 600_000)
     async with survivor.open() as hf:
         drained = await _drain(hf, survivor)
-    report = await verify_bucket(bucket, survivor.clock.now_ms(), pause_s=0)
+    report = await verify_bucket(bucket, survivor.clock, pause_ms=0)
     return answers, faulty.writes, {**drained, "broken": list(map(str, report.violations))}
 
 
 async def _drain(hf: AsyncHoldfast, subject: EmbeddedSubject) -> dict[str, Any]:
-    """Everything that is left, claimed and acked; and what the journal says of all."""
+    """Claim and ack everything that remains, and read the whole journal."""
     await subject.sweep(hf)
     delivered: list[str] = []
     payloads: Counter[str] = Counter()

@@ -1,6 +1,7 @@
-"""Two processes on one bucket that refuses, does not answer, answers too late and lists too late: that changes nothing.
+"""Two processes on one bucket that refuses, fails, responds too late and lists too late: no message is lost or claimed
+twice.
 
-Each write of a document may fail in four ways (faulty.FAULTS), each listing may lack what was made last.
+Each write of a document may fail in four ways (faulty.FAULTS), and each listing may miss the latest objects.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ MESSAGES = 120
 
 
 class _Ledger:
-    """What callers were answered, and what they cannot know."""
+    """The responses that callers got, and the calls whose outcome is unknown."""
 
     def __init__(self) -> None:
         self.enqueued: set[str] = set()
@@ -114,7 +115,7 @@ async def test_faults_of_the_bucket_lose_nothing_bring_nothing_back_and_lease_no
         told = Counter((event.id, event.event) for event in events)
         assert {id: told[id, "succeeded"] for id in ledger.acked if told[id, "succeeded"] != 1} == {}
         assert {id: told[id, "enqueued"] for id in ledger.acked if told[id, "enqueued"] != 1} == {}
-    assert (await verify_bucket(bucket, subjects[0].clock.now_ms(), pause_s=0)).violations == []
+    assert (await verify_bucket(bucket, subjects[0].clock, pause_ms=0)).violations == []
 
 
 async def test_the_events_of_a_message_are_told_in_their_order_whichever_process_made_them() -> None:

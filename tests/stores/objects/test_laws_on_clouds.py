@@ -22,7 +22,7 @@ def _on(cloud: Emulator) -> Subject:
 
 
 async def _count_up(cloud: Emulator, writers: int, times: int) -> int:
-    """Each raises a number by one so often, by comparing and swapping; answers what it is then."""
+    """Let each writer increment a number `times` times by compare and swap, and return its final value."""
     bucket = make_bucket(cloud.new_url())
     await bucket.create("count", b"0")
 
@@ -31,7 +31,7 @@ async def _count_up(cloud: Emulator, writers: int, times: int) -> int:
             while True:
                 was = await bucket.read("count")
                 with suppress(PreconditionFailed):
-                    await bucket.replace("count", b"%d" % (int(was.content) + 1), was.stamp.etag)
+                    await bucket.replace("count", b"%d" % (int(was.content) + 1), was.version.etag)
                     break
 
     await asyncio.gather(*(count() for _ in range(writers)))

@@ -1,7 +1,7 @@
-"""A store over a directory or a bucket alone, shared by any number of processes without a server between them.
+"""The object store: a queue over a directory or a cloud bucket, shared by any number of processes without a server.
 
-Nothing here may rely on one process seeing another's memory: every change is a conditional write of a document.
-Start with `store.py`, then `documents/layout.py`; docs/stores/objects.md says how it holds together.
+Nothing here may assume that a process sees another's memory: every change is a conditional write of a document. Start
+with `store.py`, then `documents/layout.py`; docs/stores/objects.md explains the protocol.
 """
 
 from holdfast.stores.objects.buckets.bucket_url import make_bucket

@@ -1,4 +1,4 @@
-"""What the store is made of, put together once it is opened."""
+"""The components of an open object store, and how they depend on each other."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ from holdfast.dice import Dice
 from holdfast.stores.contract import QueueChange, QueueRow
 from holdfast.stores.event_loop.driver import LoopDriver
 from holdfast.stores.objects.buckets.bucket import Bucket
-from holdfast.stores.objects.buckets.clock_skew import Skew
+from holdfast.stores.objects.buckets.clock_skew import ClockSkew
 from holdfast.stores.objects.documents.cas_documents import CasDocuments
 from holdfast.stores.objects.documents.json_documents import JsonDocuments
-from holdfast.stores.objects.journal.gathering import Gathering
 from holdfast.stores.objects.journal.journal import JournalCollector
+from holdfast.stores.objects.journal.outbox_scan import OutboxScan
 from holdfast.stores.objects.messages.changes import Changes
 from holdfast.stores.objects.messages.counts import QueueCounts
 from holdfast.stores.objects.messages.groups import ObjectGroups
@@ -34,6 +34,8 @@ from holdfast.stores.objects.operations.verdicts import ObjectVerdicts
 
 
 class ObjectParts:
+    """All components of one open store. They are created by `ObjectStore.open`."""
+
     def __init__(
         self,
         driver: LoopDriver,
@@ -41,28 +43,33 @@ class ObjectParts:
         clock: Clock,
         dice: Dice,
         *,
-        check_room: Callable[[int], None],
+        check_disk_space: Callable[[int], None],
         holder: str,
         retention_ms: int,
         skew_ms: int,
         measures_skew: bool,
         streams_above: int,
     ) -> None:
-        """`holder` names this process: no other has it, nor this one after a restart."""
-        sheets = CasDocuments(bucket, clock)
-        papers = JsonDocuments(bucket)
-        self.directory = ObjectDirectory(driver, papers, clock, self._queue_changed)
-        self.skew = Skew(bucket, clock, skew_ms, is_measured=measures_skew)
-        self.nodes = ObjectNodeNumbers(sheets, clock, dice, holder, self.skew)
-        self.shelves = ObjectQueueStates(sheets, holder, skew_ms)
-        self.messages = ObjectMessages(sheets, self.shelves, Changes(holder))
-        self.counting = QueueCounts(self.messages, self.directory)
-        self.states = StateDocuments(self.messages, papers)
-        units = ObjectUnits(self.messages, self.counting)
-        self.settling = ObjectVerdicts(self.messages, self.directory, units, dice)
-        self.ledgers = ObjectLedgers(driver, self.messages, self.directory, self.states, self.settling)
-        self.intake = ObjectEnqueue(self.messages, self.directory, self.nodes, self.counting)
-        self.claiming = ObjectClaims(
+        """Build the components.
+
+        `holder` identifies this process in leases and node numbers; it must be unique per process and per start.
+        `check_disk_space` raises `StoreUnavailable` if the disk has no room for that many more bytes. `streams_above`
+        is the payload size in bytes above which payloads are streamed.
+        """
+        documents = CasDocuments(bucket, clock)
+        json_documents = JsonDocuments(bucket)
+        self.directory = ObjectDirectory(driver, json_documents, clock, self._queue_changed)
+        self.skew = ClockSkew(bucket, clock, skew_ms, is_measured=measures_skew)
+        self.nodes = ObjectNodeNumbers(documents, clock, dice, holder, self.skew)
+        self.queues = ObjectQueueStates(documents, holder, skew_ms)
+        self.messages = ObjectMessages(documents, self.queues, Changes(holder))
+        self.queue_counts = QueueCounts(self.messages, self.directory)
+        self.states = StateDocuments(self.messages, json_documents)
+        units = ObjectUnits(self.messages, self.queue_counts)
+        self.verdicts = ObjectVerdicts(self.messages, self.directory, units, dice)
+        self.ledgers = ObjectLedgers(driver, self.messages, self.directory, self.states, self.verdicts)
+        self.enqueue = ObjectEnqueue(self.messages, self.directory, self.nodes, self.queue_counts)
+        self.claims = ObjectClaims(
             self.messages,
             self.directory,
             ObjectGroups(self.messages),
@@ -72,17 +79,19 @@ class ObjectParts:
             dice,
             streams_above,
         )
-        self.reading = ObjectInspection(self.messages, self.counting, self.states, streams_above)
-        self.altering = ObjectBulkVerbs(self.messages, self.directory, self.reading, self.counting, units)
-        self.timetable = ObjectSchedules(driver, sheets, self.directory, self.intake, check_room)
-        self.payloads = ObjectPayloads(driver, self.messages, self.directory, self.counting, self.nodes, check_room)
-        gathering = Gathering(self.messages, self.directory)
-        self.journal = JournalCollector(self.messages, papers, gathering, retention_ms, bucket.gather_ms)
-        self.tidying = FollowUp(self.messages, self.altering, self.journal, clock)
-        self.sweeping = ObjectSweep(self.messages, self.directory, units, self.altering, self.counting, self.journal)
+        self.inspection = ObjectInspection(self.messages, self.queue_counts, self.states, streams_above)
+        self.bulk = ObjectBulkVerbs(self.messages, self.directory, self.inspection, self.queue_counts, units)
+        self.schedules = ObjectSchedules(driver, documents, self.directory, self.enqueue, check_disk_space)
+        self.payloads = ObjectPayloads(
+            driver, self.messages, self.directory, self.queue_counts, self.nodes, check_disk_space
+        )
+        outbox_scan = OutboxScan(self.messages, self.directory)
+        self.journal = JournalCollector(self.messages, json_documents, outbox_scan, retention_ms, bucket.outbox_scan_ms)
+        self.follow_up = FollowUp(self.messages, self.bulk, self.journal, clock)
+        self.sweep = ObjectSweep(self.messages, self.directory, units, self.bulk, self.queue_counts, self.journal)
 
     async def _queue_changed(self, row: QueueRow, change: QueueChange) -> None:
         if row.drain_until is not None:
-            self.shelves.of(row.ref)  # so that this process sweeps it
+            self.queues.get(row.ref)  # Creating the state makes sweeps of this process include the queue.
         if change.drain_until is not None:
-            await self.timetable.delete_all(row.ref)
+            await self.schedules.delete_all(row.ref)

@@ -1,4 +1,4 @@
-"""The driver of the object store: names the bucket's errors, and tells the notices even of a call that failed."""
+"""Run calls of the object store on its event loop, and publish their notices even when a call fails."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -17,24 +17,29 @@ T = TypeVar("T")
 
 
 class ObjectDriver(LoopDriver):
+    """The object store's loop driver: converts conflicts and bucket errors, counts events for the metrics."""
+
     listener: Listener
 
     def __init__(self, failed: Callable[[], None], appended: Callable[[], None]) -> None:
-        """`failed` is called in a step of the runtime after a change that failed, and `appended` on the driver's loop
-        after one that appended to the journal."""
+        """Create a closed driver.
+
+        `failed` is called in a step of the runtime after a change that raised. `appended` is called on the driver's
+        loop after a change that produced journal events.
+        """
         super().__init__()
         self._failed = failed
         self._appended = appended
         self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
-        """Return the events counted since the previous call."""
+        """Return the events counted since the previous call, by queue."""
         taken, self._tallies = self._tallies, defaultdict(Counter)
         return taken
 
     async def _run(self, make: Callable[[], Work[T]]) -> T:
-        """Raise `StoreUnavailable` for a conflict or a failed request that escaped the call: callers and background
-        loops expect errors of the contract alone."""
+        """Run a call. A conflict or a failed request that escapes it becomes `StoreUnavailable`: callers and background
+        loops expect only the errors of the store contract."""
         try:
             return await make()
         except (PreconditionFailed, Busy) as error:
@@ -46,7 +51,7 @@ class ObjectDriver(LoopDriver):
         try:
             return await self._run(lambda: make(notices))
         except BaseException:
-            # Part of it may hold all the same.
+            # A part of the change may have been written before the error, so its notices are published too.
             assert self.link is not None
             self.link.enter(lambda: self._tell_failed(notices))
             raise

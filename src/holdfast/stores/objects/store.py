@@ -1,4 +1,4 @@
-"""The object store: the contract over a bucket."""
+"""The object store: the store contract over a bucket."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,15 +14,7 @@ from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Filter, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import (
-    AlterStep,
-    Capabilities,
-    Claims,
-    JournalPage,
-    Listener,
-    Listing,
-    Swept,
-)
+from holdfast.stores.contract import AlterStep, Capabilities, Claims, JournalPage, Listener, Listing, Swept
 from holdfast.stores.disk.free_space import LOW_DISK_BYTES, DiskRoom
 from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.event_loop.notices import Notices
@@ -37,14 +29,16 @@ from holdfast.stores.objects.operations.ledgers import ObjectLedgers
 from holdfast.stores.objects.operations.schedules import ObjectSchedules
 from holdfast.telemetry.figures import Figures
 
-# Payloads of more bytes come and go bit by bit.
+# Payloads above this size in bytes are streamed.
 STREAMS_ABOVE = 1 << 20
-# By how much the clocks of processes that share a bucket may differ: a lease that another granted is taken to have run
-# out only this much later.
+# Allowed difference between the clocks of processes that share a bucket. A lease granted by another process counts as
+# ended this much later.
 CLOCK_SKEW_MS = 1_000
 
 
 class ObjectStore:
+    """A store over a directory or a bucket, shared by any number of processes."""
+
     def __init__(
         self,
         bucket: Bucket,
@@ -57,16 +51,18 @@ class ObjectStore:
         poll_ms: int = 3_000,
         low_disk_bytes: int = LOW_DISK_BYTES,
     ) -> None:
-        """`watches`: a directory is watched for what other processes put there, where the system can do that.
+        """Create a closed store over a bucket.
 
-        `measures_skew`: the clock is compared with the bucket's time. By default only the system's clock is: the clock
-        of a test shows another time.
+        `watches` lets inotify watch a directory for messages of other processes, where the system supports that; queues
+        that cannot be watched are polled every `poll_ms`. `measures_skew` compares the clock with the bucket's time; by
+        default only the system clock is compared, since a test's clock shows another time. Enqueues are refused while
+        the disk has less than `low_disk_bytes` free.
         """
         self._watch = DirectoryWatch(bucket.root, poll_ms) if watches and isinstance(bucket, DiskBucket) else None
         self.capabilities = Capabilities(
             claims_inline=False,
             is_durable=True,
-            # Where a queue's watch fails, it is the watch that polls.
+            # The watch polls the queues that it cannot watch.
             pushes_wakeups=self._watch is not None,
             streams_above=STREAMS_ABOVE,
         )
@@ -76,10 +72,10 @@ class ObjectStore:
         self._skew_ms = clock_skew_ms
         self._measures_skew = measures_skew
         self._parts: ObjectParts | None = None
-        self._driver = ObjectDriver(self._log_refusal, self._wake_tidying)
+        self._driver = ObjectDriver(self._log_refusal, self._wake_follow_up)
         self._low_disk_bytes = low_disk_bytes
-        # Only a directory can run out of room; a bucket in a cloud does not.
-        self._room: DiskRoom | None = None
+        # Only a directory can run out of space.
+        self._disk: DiskRoom | None = None
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         self._driver.listener = listener
@@ -91,7 +87,7 @@ class ObjectStore:
             self._bucket,
             runtime.clock,
             self._dice,
-            check_room=self._check_room,
+            check_disk_space=self._check_disk_space,
             holder=uuid4().hex,
             retention_ms=self._retention_ms,
             skew_ms=self._skew_ms,
@@ -114,11 +110,11 @@ class ObjectStore:
             await self._close()
             raise
         if isinstance(self._bucket, DiskBucket):
-            self._room = DiskRoom(self._bucket.root, runtime, self._low_disk_bytes)
-        link.background(parts.nodes.keep())
-        link.background(parts.tidying.run())
+            self._disk = DiskRoom(self._bucket.root, runtime, self._low_disk_bytes)
+        link.background(parts.nodes.run())
+        link.background(parts.follow_up.run())
         if self._watch is not None:
-            link.background(self._watch.run(self._hear, runtime.clock))
+            link.background(self._watch.run(self._on_directory_change, runtime.clock))
         listener.deadline(runtime.clock.now_ms())
 
     async def close(self) -> None:
@@ -128,53 +124,57 @@ class ObjectStore:
     async def _close(self) -> None:
         async def last() -> None:
             if self._parts is not None:
-                with suppress(StoreUnavailable):  # then its lease runs out by itself, and others collect its events
+                with suppress(
+                    StoreUnavailable
+                ):  # the lease then ends by itself, and other processes collect the events
                     await self._parts.journal.collect_all()
                     await self._parts.nodes.release()
             await self._bucket.close()
 
-        if self._room is not None:
-            self._room.close()
+        if self._disk is not None:
+            self._disk.close()
         await self._driver.close(last())
 
     def shard_of(self, ref: QueueRef) -> int:
-        """Each queue is its own: no claim waits for another queue's listing."""
+        """Return a number for the queue. Queues share no shard on purpose: no claim has to wait for another queue's
+        listing."""
         return hash(ref) & 0xFF
 
-    # --- Calls and what they lead to ---------------------------------------------------------------------------
+    # --- Callbacks ---------------------------------------------------------------------------------------------
 
     @property
-    def _do(self) -> ObjectParts:
+    def _opened(self) -> ObjectParts:
+        """Return the components. Raise `StoreUnavailable` if the store is closed."""
         if self._parts is None:
-            raise StoreUnavailable("this queue was closed: open it again")
+            raise StoreUnavailable("this store is closed; open it again")
         return self._parts
 
     def _log_refusal(self) -> None:
-        """A call may have failed because the disk is full: log that, even if no caller enqueues."""
+        """Log a full disk after a failed call, even if no caller enqueues."""
         self._refusal()
 
-    def _wake_tidying(self) -> None:
-        self._do.tidying.wake()
+    def _wake_follow_up(self) -> None:
+        self._opened.follow_up.wake()
 
     def _refusal(self) -> str | None:
-        return None if self._room is None else self._room.refusal(self._runtime.clock.now_ms())
+        return None if self._disk is None else self._disk.refusal(self._runtime.clock.now_ms())
 
-    def _check_room(self, added_bytes: int) -> None:
-        if self._room is not None:
-            self._room.check(self._runtime.clock.now_ms(), added_bytes)
+    def _check_disk_space(self, added_bytes: int) -> None:
+        if self._disk is not None:
+            self._disk.check(self._runtime.clock.now_ms(), added_bytes)
 
-    def _hear(self, refs: list[QueueRef], now_too: bool) -> None:
-        """From the watch, on the bucket's loop: somebody wrote into these queues. Those that nobody waits for any more
-        are let go."""
+    def _on_directory_change(self, refs: list[QueueRef], has_news: bool) -> None:
+        """Handle a report of the watch, on the bucket's loop: wake the waiters if there is news, and unwatch queues
+        without waiters."""
 
         def tell() -> None:
             now_ms = self._runtime.clock.now_ms()
             for ref in refs:
                 if self._driver.listener.is_waited_for(ref):
-                    if now_too:
+                    if has_news:
                         self._driver.listener.ready(ref, now_ms)
                 elif self._watch is not None and self._driver.link is not None and self._driver.is_open:
-                    self._driver.link.post(partial(self._watch.leave, ref))
+                    self._driver.link.post(partial(self._watch.unwatch, ref))
 
         self._driver.enter(tell)
 
@@ -182,33 +182,33 @@ class ObjectStore:
 
     @property
     def directory(self) -> ObjectDirectory:
-        return self._do.directory
+        return self._opened.directory
 
     @property
     def schedules(self) -> ObjectSchedules:
-        return self._do.timetable
+        return self._opened.schedules
 
     @property
     def ledgers(self) -> ObjectLedgers:
-        return self._do.ledgers
+        return self._opened.ledgers
 
     @property
     def payloads(self) -> ObjectPayloads:
-        return self._do.payloads
+        return self._opened.payloads
 
     # --- Messages ----------------------------------------------------------------------------------------------
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
-        self._check_room(sum(draft.bytes for draft in drafts))
-        do = self._do
-        staged = do.payloads.take(drafts)
+        self._check_disk_space(sum(draft.bytes for draft in drafts))
+        parts = self._opened
+        staged = parts.payloads.take(drafts)
         try:
             answers = await self._driver.change(
-                lambda notices: do.intake.enqueue(ref, drafts, now_ms, notices, auto_create=auto_create)
+                lambda notices: parts.enqueue.enqueue(ref, drafts, now_ms, notices, auto_create=auto_create)
             )
         except StoreUnavailable:
             for each in staged:
-                each.is_taken = True  # whether it is a message's is not known: if not, a sweep finds it
+                each.is_taken = True  # unknown whether the message exists; a sweep deletes the payload if not
             raise
         made = {answer.snowflake for answer in answers if not answer.duplicate}
         for each in staged:
@@ -216,66 +216,66 @@ class ObjectStore:
         return answers
 
     async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
-        do = self._do
+        parts = self._opened
 
         async def claim(notices: Notices) -> Claims:
-            do.skew.check()
+            parts.skew.check()
             if self._watch is not None:
-                self._watch.join(ref)  # before it looks: later messages are reported
-            return await do.claiming.claim(ref, asks, now_ms, notices)
+                self._watch.watch(ref)  # before the claim looks, so that later messages are reported
+            return await parts.claims.claim(ref, asks, now_ms, notices)
 
         return await self._driver.change(claim)
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
         if not verdicts:
             return []
-        do = self._do
-        return await self._driver.change(lambda notices: do.settling.settle(ref, verdicts, now_ms, notices))
+        parts = self._opened
+        return await self._driver.change(lambda notices: parts.verdicts.settle(ref, verdicts, now_ms, notices))
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
-        do = self._do
-        return await self._driver.call(lambda: do.states.save(ref, receipt, change, now_ms))
+        parts = self._opened
+        return await self._driver.call(lambda: parts.states.save(ref, receipt, change, now_ms))
 
     # --- Inspection --------------------------------------------------------------------------------------------
 
     async def get(self, ref: QueueRef, id: int) -> Found | None:
-        do = self._do
+        parts = self._opened
 
         async def get() -> Found | None:
-            await do.directory.require(ref)
-            return await do.reading.get(ref, id, self._runtime.clock.now_ms())
+            await parts.directory.require(ref)
+            return await parts.inspection.get(ref, id, self._runtime.clock.now_ms())
 
         return await self._driver.call(get)
 
     async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
-        do = self._do
+        parts = self._opened
 
         async def peek() -> list[Found]:
-            await do.directory.require(ref)
-            return await do.reading.peek(ref, limit, now_ms)
+            await parts.directory.require(ref)
+            return await parts.inspection.peek(ref, limit, now_ms)
 
         return await self._driver.call(peek)
 
     async def browse(
         self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> Listing:
-        do = self._do
+        parts = self._opened
 
         async def browse() -> Listing:
-            await do.directory.require(ref)
-            return await do.reading.browse(ref, state, which, after, limit, now_ms)
+            await parts.directory.require(ref)
+            return await parts.inspection.browse(ref, state, which, after, limit, now_ms)
 
         return await self._driver.call(browse)
 
     async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
-        do = self._do
+        parts = self._opened
 
         async def count() -> Counts:
             if queue is None:
-                return await do.counting.tenant_counts(tenant, now_ms)
+                return await parts.queue_counts.tenant_counts(tenant, now_ms)
             ref = QueueRef(tenant, queue)
-            await do.directory.require(ref)
-            return await do.counting.counts(ref, now_ms)
+            await parts.directory.require(ref)
+            return await parts.queue_counts.counts(ref, now_ms)
 
         return await self._driver.call(count)
 
@@ -284,39 +284,39 @@ class ObjectStore:
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
-        do = self._do
+        parts = self._opened
         return await self._driver.change(
-            lambda notices: do.altering.alter(ref, verb, which, after, limit, now_ms, notices)
+            lambda notices: parts.bulk.alter(ref, verb, which, after, limit, now_ms, notices)
         )
 
-    # --- Upkeep ------------------------------------------------------------------------------------------------
+    # --- Maintenance -------------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        do = self._do
+        parts = self._opened
 
         async def sweep(notices: Notices) -> Swept:
-            do.skew.check()  # it would end live leases of other processes
-            return await do.sweeping.sweep(limit, now_ms, notices)
+            parts.skew.check()  # a wrong clock would end live leases of other processes
+            return await parts.sweep.sweep(limit, now_ms, notices)
 
         return await self._driver.change(sweep)
 
     async def backup(self, target: str) -> None:
         raise InvalidArgument(
-            "an object store is backed up by the bucket's own means: versions, replication, or a copy of the directory",
+            "an object store has no backup command; use the bucket's versions or replication, or copy the directory",
             field="url",
         )
 
     async def journal(
         self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
     ) -> JournalPage:
-        do = self._do
+        parts = self._opened
 
         async def read() -> JournalPage:
             oldest_at = now_ms - self._retention_ms + 1
             if tenant is not None:
-                own_ms = (await do.directory.config(tenant)).journal_retention_ms
+                own_ms = (await parts.directory.config(tenant)).journal_retention_ms
                 oldest_at = oldest_at if own_ms is None else max(oldest_at, now_ms - own_ms)
-            return await do.journal.read(after, limit, tenant, oldest_at, until)
+            return await parts.journal.read(after, limit, tenant, oldest_at, until)
 
         return await self._driver.call(read)
 
@@ -328,9 +328,9 @@ class ObjectStore:
     async def figures(self) -> Figures:
         if self._parts is None or not self._driver.is_open:
             return Figures(is_up=False, writes=0)
-        skew, room = self._parts.skew, self._room
+        skew, room = self._parts.skew, self._disk
         return Figures(
-            writes=self._parts.messages.sheets.writes,
+            writes=self._parts.messages.documents.writes,
             clock_skew_s=skew.skew_ms / 1_000 if skew.is_measured else None,
             free_bytes=None if room is None else room.free_bytes(),
             refusal=None if room is None else self._refusal(),

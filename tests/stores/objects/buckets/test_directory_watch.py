@@ -1,20 +1,28 @@
-"""Waiting on a directory that other processes write into (SPEC 6.3). Each opening is a store of its own, as a process
-has it; polls are an hour apart, so what wakes a waiter is the watch."""
+"""Waiting on a directory that other processes write into (SPEC 6.3).
+
+Each opening is a separate store, like a separate process. Time stands still unless a test advances the clock, so polls
+wake nobody: the watch does.
+"""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import holdfast
 from holdfast.client.client import AsyncHoldfast
+from holdfast.dice import SystemDice
 from holdfast.model.names import QueueRef
-from holdfast.server.embedded import Embedded
+from holdfast.server.embedded import Embedded, open_on_loop
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.buckets import directory_watch as watch
-from holdfast.stores.objects.buckets.directory_watch import DirectoryWatch, file_system_of
+from holdfast.stores.objects.buckets.directory_watch import DirectoryWatch, file_system_type
+from holdfast.stores.objects.buckets.disk import DiskBucket
+from holdfast.testing import ManualClock
+from tests.stores.objects.stepping import stepped
 
 _BROKEN_AFTER_S = 30.0
+_POLL_MS = 3_000
 
 
 def _watch_of(hf: AsyncHoldfast) -> DirectoryWatch:
@@ -26,14 +34,16 @@ def _watch_of(hf: AsyncHoldfast) -> DirectoryWatch:
     return store._watch
 
 
-def _open(path: Path, poll: str = "1h") -> AsyncHoldfast:
-    return holdfast.open_async(path.as_uri(), durability="os", queue_poll_interval=poll)
+def _open(path: Path, clock: ManualClock | None = None) -> AsyncHoldfast:
+    store = ObjectStore(DiskBucket(path, syncs=False), SystemDice(), journal_retention_ms=86_400_000, poll_ms=_POLL_MS)
+    return open_on_loop("", {}, clock=clock or ManualClock(), store=store)
 
 
-async def _until(is_so: object) -> None:
+async def _until(is_so: Callable[[], object]) -> None:
+    """Wait for inotify, which reports events in its own time."""
     async with asyncio.timeout(_BROKEN_AFTER_S):
-        while not is_so():  # type: ignore[operator]
-            await asyncio.sleep(0.01)
+        while not is_so():
+            await asyncio.sleep(0)
 
 
 async def test_a_waiting_claim_wakes_when_another_process_enqueues(tmp_path: Path) -> None:
@@ -65,8 +75,8 @@ async def test_the_first_message_of_a_queue_that_does_not_exist_yet_wakes_its_wa
 
 
 async def test_many_queues_that_do_not_exist_yet_share_a_watch_and_wake_each_their_own(tmp_path: Path) -> None:
-    names = [f"q{number}" for number in range(5)]
-    async with _open(tmp_path) as mine, _open(tmp_path) as others:
+    names, clock = [f"q{number}" for number in range(5)], ManualClock()
+    async with _open(tmp_path, clock) as mine, _open(tmp_path) as others:
         waiting = [asyncio.create_task(mine.queue(name).claim(wait=None)) for name in names]
         await _until(lambda: len(_watch_of(mine)._watches) == len(names))
         assert len(_watch_of(mine)._refs) == 1
@@ -74,7 +84,8 @@ async def test_many_queues_that_do_not_exist_yet_share_a_watch_and_wake_each_the
             await others.queue(name).enqueue(name)
         async with asyncio.timeout(_BROKEN_AFTER_S):
             assert [[m.json() for m in await each] for each in waiting] == [[name] for name in names]
-        await _until(lambda: not _watch_of(mine)._watches)
+        async with stepped(clock):
+            await _until(lambda: not _watch_of(mine)._watches)
         assert not _watch_of(mine)._refs
 
 
@@ -118,11 +129,13 @@ async def test_a_queue_whose_directory_was_removed_is_watched_again_when_it_is_b
 
 
 async def test_a_watch_ends_with_its_last_waiter(tmp_path: Path) -> None:
-    async with _open(tmp_path) as mine:
+    clock = ManualClock()
+    async with _open(tmp_path, clock) as mine:
         await mine.queue("q").enqueue("a")
         assert await mine.queue("q").claim(wait=0.2)
-        assert await mine.queue("q").claim(wait=0.05) == []
-        await _until(lambda: not _watch_of(mine)._watches)
+        async with stepped(clock):
+            assert await mine.queue("q").claim(wait=0.05) == []
+            await _until(lambda: not _watch_of(mine)._watches)
         assert not _watch_of(mine).polled
 
 
@@ -137,7 +150,8 @@ async def test_a_queue_whose_watch_fails_is_polled_and_no_other(
         return add(self, ref)
 
     monkeypatch.setattr(DirectoryWatch, "_add", fail_for_one)
-    async with _open(tmp_path, "50ms") as mine, _open(tmp_path) as others:
+    clock = ManualClock()
+    async with _open(tmp_path, clock) as mine, _open(tmp_path) as others:
         for name in ("broken", "whole"):
             await others.queue(name).set_policy()
         waiting = [asyncio.create_task(mine.queue(name).claim(wait=None)) for name in ("broken", "whole")]
@@ -147,15 +161,19 @@ async def test_a_queue_whose_watch_fails_is_polled_and_no_other(
         for name in ("broken", "whole"):
             await others.queue(name).enqueue(name)
         async with asyncio.timeout(_BROKEN_AFTER_S):
-            assert [[m.json() for m in await each] for each in waiting] == [["broken"], ["whole"]]
-    assert "default/broken is polled" in caplog.text
+            assert [m.json() for m in await waiting[1]] == ["whole"]
+            assert not waiting[0].done()
+            clock.advance(_POLL_MS)
+            assert [m.json() for m in await waiting[0]] == ["broken"]
+    assert "default/broken cannot be watched and is polled" in caplog.text
 
 
 async def test_on_a_network_file_system_every_queue_is_polled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watch, "file_system_of", lambda path: "nfs4")
-    async with _open(tmp_path, "50ms") as mine, _open(tmp_path) as others:
+    monkeypatch.setattr(watch, "file_system_type", lambda path: "nfs4")
+    clock = ManualClock()
+    async with _open(tmp_path, clock) as mine, _open(tmp_path) as others:
         await others.queue("q").enqueue("first")
         [message] = await mine.queue("q").claim()
         await message.ack()
@@ -163,12 +181,14 @@ async def test_on_a_network_file_system_every_queue_is_polled(
         await _until(lambda: _watch_of(mine).polled)
         assert not _watch_of(mine)._watches
         await others.queue("q").enqueue("second")
+        assert not waiting.done()
+        clock.advance(_POLL_MS)
         async with asyncio.timeout(_BROKEN_AFTER_S):
             [message] = await waiting
     assert "nfs4" in caplog.text
 
 
 def test_the_kind_of_a_file_system_is_known(tmp_path: Path) -> None:
-    kind = file_system_of(tmp_path / "not" / "there" / "yet")
+    kind = file_system_type(tmp_path / "not" / "there" / "yet")
     assert kind
     assert kind not in watch._REMOTE

@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.objects.buckets.bucket import ObjectMissing, PreconditionFailed, Unanswered
-from holdfast.stores.objects.buckets.retries import Busy, answered, until_unchanged
+from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, retry_conflicts
 
 
 def attempts(*outcomes: Exception | int) -> Iterator[Exception | int]:
@@ -19,28 +19,33 @@ async def again(outcomes: Iterator[Exception | int]) -> int:
     return outcome
 
 
-def test_an_attempt_that_another_defeated_is_made_again() -> None:
-    outcomes = attempts(PreconditionFailed(), Busy(), PreconditionFailed(), 7)
-    assert asyncio.run(until_unchanged(lambda: again(outcomes), "no")) == 7
+def test_a_conflicting_write_is_tried_again_and_a_step_is_waited_for() -> None:
+    outcomes, pauses = attempts(PreconditionFailed(), Busy("a"), PreconditionFailed(), 7), list[str | None]()
+
+    async def pause(busy: Busy) -> None:
+        pauses.append(busy.step)
+
+    assert asyncio.run(retry_conflicts(lambda: again(outcomes), "it", pause)) == 7
+    assert pauses == ["a"]
 
 
-def test_after_so_many_attempts_the_caller_is_told_to_come_later() -> None:
+def test_after_the_last_attempt_the_store_is_unavailable_and_says_what_kept_changing() -> None:
     outcomes = attempts(PreconditionFailed(), PreconditionFailed(), 7)
-    with pytest.raises(StoreUnavailable, match="it changes all the time: later"):
-        asyncio.run(until_unchanged(lambda: again(outcomes), "it changes all the time: later", tries=2))
+    with pytest.raises(StoreUnavailable, match="gave up after 2 conflicting writes to acme/mail; try again"):
+        asyncio.run(retry_conflicts(lambda: again(outcomes), "acme/mail", tries=2))
     assert next(outcomes) == 7
 
 
-def test_an_error_that_no_repetition_mends_ends_it_at_once() -> None:
+def test_an_error_other_than_a_conflict_is_raised_at_once() -> None:
     for error, on in ((ValueError(), (PreconditionFailed, Busy)), (PreconditionFailed(), (Busy,))):
         outcomes = attempts(error, 7)
         with pytest.raises(type(error)):
-            asyncio.run(until_unchanged(lambda: again(outcomes), "no", on=on))  # noqa: B023
+            asyncio.run(retry_conflicts(lambda: again(outcomes), "it", on=on))  # noqa: B023
         assert next(outcomes) == 7
 
 
 def test_a_bucket_that_does_not_answer_is_unavailable_and_a_missing_object_is_missing() -> None:
-    with pytest.raises(StoreUnavailable, match="the bucket does not answer: 503"), answered():
+    with pytest.raises(StoreUnavailable, match="the bucket does not respond: 503"), as_unavailable():
         raise Unanswered("503")
-    with pytest.raises(ObjectMissing), answered():
+    with pytest.raises(ObjectMissing), as_unavailable():
         raise ObjectMissing

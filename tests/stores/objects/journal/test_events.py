@@ -18,16 +18,16 @@ async def test_events_collected_while_a_dead_letter_is_carried_are_told_once(mon
         stores.append(ObjectStore(MemoryBucket(), dice, journal_retention_ms=86_400_000))
         return stores[-1]
 
-    bring, carried = ObjectMessages._bring, 0
+    bring, carried = ObjectMessages._copy_payload_and_state, 0
 
     async def collect_and_bring(messages: ObjectMessages, moving: Any, *, is_back: bool) -> Any:
-        """The message goes by what was read before; meanwhile its events are collected, and its outbox emptied."""
+        """Collect the events of a message that is being moved, which empties its outbox after the move has read it."""
         nonlocal carried
         carried += 1
         await stores[-1]._parts.journal.collect()
         return await bring(messages, moving, is_back=is_back)
 
-    monkeypatch.setattr(ObjectMessages, "_bring", collect_and_bring)
+    monkeypatch.setattr(ObjectMessages, "_copy_payload_and_state", collect_and_bring)
     subject = EmbeddedSubject(make)
     async with subject.open() as hf:
         await hf.queue("q").enqueue("a", ttl=10)

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 from holdfast.client.queue import AsyncQueue
 from holdfast.stores.objects import ObjectStore
-from holdfast.stores.objects.buckets.bucket import Read
+from holdfast.stores.objects.buckets.bucket import StoredObject
 from holdfast.stores.objects.buckets.cloud import MemoryBucket
 from holdfast.stores.objects.documents import layout
-from holdfast.testing import EmbeddedSubject
+from holdfast.testing import EmbeddedSubject, ManualClock
 
 WEEK_MS = 7 * 86_400_000
 BROKEN_AFTER_S = 30.0
@@ -20,7 +20,8 @@ DEAD = "/dlq/"
 
 
 class _SlowBucket(MemoryBucket):
-    """It copies nothing until it may. Before it reads the next object of one kind it does what it was told."""
+    """A bucket that copies nothing until it may, and calls `meanwhile` before the next read of an object of one
+    kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class _SlowBucket(MemoryBucket):
         await self.may_copy.wait()
         await super().copy(source, target)
 
-    async def read(self, key: str) -> Read:
+    async def read(self, key: str) -> StoredObject:
         if self.before_reading in key and (meanwhile := self.meanwhile) is not None:
             self.meanwhile = None
             self.delays += 1
@@ -46,18 +47,18 @@ class _SlowBucket(MemoryBucket):
 
 
 class _DeadLetter:
-    """A dead letter among the messages, which the other of two processes on one bucket is about to carry to its
-    place."""
+    """A dead letter in msg/, which the other of two processes on one bucket is about to move to dlq/."""
 
-    def __init__(self, bucket: _SlowBucket, one: AsyncQueue, other: AsyncQueue, id: str) -> None:
-        self.bucket, self.one, self.other, self.id = bucket, one, other, id
+    def __init__(self, bucket: _SlowBucket, one: AsyncQueue, other: AsyncQueue, id: str, clock: ManualClock) -> None:
+        self.bucket, self.one, self.other, self.id, self.clock = bucket, one, other, id, clock
 
     async def carry(self) -> None:
-        """Return once it is in its place, and its payload and state nowhere else."""
+        """Return once message, payload and state are in dlq/ only."""
         self.bucket.may_copy.set()
         async with asyncio.timeout(BROKEN_AFTER_S):
             while not all(DEAD in key for key in await self.bucket.keys(layout.PAYLOAD, STATE)):
-                await asyncio.sleep(0.001)
+                self.clock.advance(50)  # the follow-up of the other process runs on the clock
+                await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -71,7 +72,7 @@ async def dead_letter() -> AsyncIterator[_DeadLetter]:
         await message.progress(40, "resized")
         await message.nack("no", final=True)
         try:
-            yield _DeadLetter(bucket, one.queue("q"), other.queue("q"), message.id)
+            yield _DeadLetter(bucket, one.queue("q"), other.queue("q"), message.id, subjects[0].clock)
         finally:
             bucket.may_copy.set()
 

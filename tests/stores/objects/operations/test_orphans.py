@@ -1,4 +1,4 @@
-"""What a process that died left behind is deleted, once it can be nobody's."""
+"""Leftovers of a process that died are deleted once no process can be writing them."""
 
 import os
 from pathlib import Path

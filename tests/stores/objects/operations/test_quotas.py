@@ -21,6 +21,7 @@ from holdfast.stores.objects.verify.store import verify_bucket
 from holdfast.testing import EmbeddedSubject
 from tests.seeds import run_seed
 from tests.stores.objects.faulty import FaultyBucket
+from tests.stores.objects.stepping import stepped
 
 WEEK_MS = 7 * 86_400_000
 PROCESSES = 3
@@ -43,7 +44,7 @@ async def limit(hf: AsyncHoldfast, **quotas: int) -> None:
 
 
 async def accepted(hf: AsyncHoldfast, queue: str, payloads: list[bytes]) -> int:
-    """How many of them, all in one call, or none."""
+    """Enqueue all payloads in one call. Return their number, or 0 if the quota refuses them."""
     try:
         return len(await hf.queue(queue, tenant="acme").enqueue(payloads))
     except OverQuota:
@@ -60,7 +61,7 @@ async def test_messages_of_several_processes_at_once_never_pass_a_quota_and_fill
             taken += 1
         assert taken == 21
         assert (await every[1].tenant("acme").stats()).ready == 21
-        report = await verify_bucket(DiskBucket(tmp_path, syncs=False), SystemClock().now_ms(), pause_s=0.1)
+        report = await verify_bucket(DiskBucket(tmp_path, syncs=False), SystemClock(), pause_ms=100)
         assert (report.violations, report.unfinished) == ([], 0), "a refused enqueue left its payload"
 
 
@@ -107,7 +108,7 @@ async def test_moves_to_a_tenant_with_a_quota_race_its_own_messages_and_pass_not
 
 
 class BucketOfSlowListings(MemoryBucket):
-    """Before it lists dead letters it does what it was told."""
+    """A bucket that calls `meanwhile` before it lists dead letters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,11 +151,13 @@ async def test_schedules_of_a_tenant_with_a_quota_fire_beside_other_processes(tm
             await one.queue("a", tenant="acme").schedule(name, every=10, payload=b"tick")
         for _ in range(3):
             subjects[0].clock.advance(10_000)
-            await asyncio.gather(
-                subjects[0].fire(one),
-                subjects[1].fire(other),
-                *(accepted(hf, "b", [b"x"]) for hf in (one, other)),
-            )
+            # One process waits on the clock for a step of the other.
+            async with stepped(subjects[0].clock, 1):
+                await asyncio.gather(
+                    subjects[0].fire(one),
+                    subjects[1].fire(other),
+                    *(accepted(hf, "b", [b"x"]) for hf in (one, other)),
+                )
         ticks = await other.queue("a", tenant="acme").list()
         assert len({(info.headers["schedule"], info.headers["scheduled-at"]) for info in ticks}) == len(ticks) == 9
         assert (await one.queue("b", tenant="acme").stats()).ready == 6
@@ -182,7 +185,7 @@ async def test_a_process_that_dies_before_any_write_of_an_enqueue_takes_no_room_
             kept = (await hf.tenant("acme").stats()).ready
             assert kept == 4, f"write {dies_at}"
             assert answered <= 2 - taken, f"write {dies_at}"
-        assert (await verify_bucket(bucket, subject.clock.now_ms(), pause_s=0)).violations == []
+        assert (await verify_bucket(bucket, subject.clock, pause_ms=0)).violations == []
         died_at.append(answered)
         if dying.writes < dies_at:
             break
@@ -195,10 +198,10 @@ async def test_a_tenant_without_quotas_has_no_sheet_for_them(tmp_path: Path) -> 
     async with processes(tmp_path) as every:
         await every[0].tenant("acme").set(quotas={"max_message_bytes": 10})
         assert await accepted(every[0], "a", [b"x"]) == 1
-        assert not (tmp_path / layout.room("acme")).exists()
+        assert not (tmp_path / layout.quota_guard("acme")).exists()
         await limit(every[0], max_messages=5)
         assert await accepted(every[0], "a", [b"x"]) == 1
-        assert (tmp_path / layout.room("acme")).exists()
+        assert (tmp_path / layout.quota_guard("acme")).exists()
 
 
 @pytest.mark.slow
@@ -228,20 +231,14 @@ async def test_faults_of_the_bucket_pass_no_quota(round: int) -> None:
                 kept = await bodies(bucket)
                 assert kept <= 15
 
-        async def pass_time() -> None:
-            """A step that could not be given up stands in the way until it is thought dead."""
-            while True:
-                subjects[0].clock.advance(100)
-                await asyncio.sleep(0.001)
-
-        passing = asyncio.create_task(pass_time())
-        await asyncio.gather(work(one, "a"), work(other, "b"), work(other, "a"))
-        passing.cancel()
+        # A step that could not be aborted blocks others until it counts as abandoned.
+        async with stepped(subjects[0].clock, 100):
+            await asyncio.gather(work(one, "a"), work(other, "b"), work(other, "a"))
         assert sum(each.struck for each in faulty) > 10
 
 
 async def bodies(bucket: MemoryBucket) -> int:
-    """Messages of the tenant as they stand, by a look at the bucket that nothing disturbs."""
+    """Return the number of the tenant's messages, read without faults."""
     clean = EmbeddedSubject(lambda dice: ObjectStore(bucket, dice, journal_retention_ms=WEEK_MS), seed=99)
     async with clean.open() as hf:
         stats = await hf.tenant("acme").stats()

@@ -16,13 +16,13 @@ from holdfast.model.message import NewMessage
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Report
 from holdfast.stores.objects import ObjectStore
-from holdfast.stores.objects.buckets.bucket import Read
+from holdfast.stores.objects.buckets.bucket import StoredObject
 from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import encode, encode_sheet, message_of
+from holdfast.stores.objects.documents.document_format import decode_message, encode, encode_document
 from holdfast.stores.objects.verify.reader import VerifyReader
 from holdfast.stores.objects.verify.store import verify_bucket
-from holdfast.testing import EmbeddedSubject
+from holdfast.testing import EmbeddedSubject, ManualClock
 
 WEEK_MS = 7 * 86_400_000
 QUEUE = QueueRef("acme", "mail")
@@ -43,13 +43,13 @@ class Lived:
         return layout.message(QUEUE, self.ids[name], dead=dead)
 
     async def verify(self) -> Report:
-        return await verify_bucket(DiskBucket(self.root, syncs=False), self.now_ms, pause_s=0)
+        return await verify_bucket(DiskBucket(self.root, syncs=False), ManualClock(self.now_ms), pause_ms=0)
 
     async def rewrite(self, key: str, change: Callable[..., object]) -> None:
-        """Its body changed, in a sheet that is whole."""
-        body = await VerifyReader(DiskBucket(self.root, syncs=False), 0).sheet(key)
+        """Change the body of a document, with a valid checksum."""
+        body = await VerifyReader(DiskBucket(self.root, syncs=False), ManualClock()).read_document(key)
         assert body is not None
-        raw, _ = encode_sheet(encode(change(message_of(body))))
+        raw, _ = encode_document(encode(change(decode_message(body))))
         self.path(key).write_bytes(raw)
 
 
@@ -147,7 +147,7 @@ async def _damage(lived: Lived, kind: str) -> None:
         case "rotten policy":
             lived.path(layout.policy(QUEUE)).write_text("{}")
         case "rotten room":
-            lived.path(layout.room("acme")).write_bytes(b"HF")
+            lived.path(layout.quota_guard("acme")).write_bytes(b"HF")
         case "rotten schedule":
             path = lived.path(layout.schedule(QUEUE, "nightly"))
             path.rename(path.with_name("daily.pb"))
@@ -156,14 +156,14 @@ async def _damage(lived: Lived, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("no payload", "its payload is not there"),
-        ("short payload", "its payload has 1 bytes, not 7"),
-        ("other payload", "its payload is damaged, by its checksum"),
+        ("no payload", "its payload is missing"),
+        ("short payload", "its payload has 1 bytes instead of 7"),
+        ("other payload", "its payload is damaged (wrong checksum)"),
         ("rotten metadata", "is damaged"),
-        ("lost metadata", "its last event is claimed, but it is not there"),
+        ("lost metadata", "its last event is claimed, but the message is missing"),
         ("twice", "is in two places"),
-        ("a lease of nobody", "is in_flight, and has no lease"),
-        ("another's id", "and says it is"),
+        ("a lease of nobody", "is in_flight, but has no lease"),
+        ("another's id", ", but its id is"),
         ("version back", "its last event is of version 1, but it has version 0"),
         ("no marker", "is not among the messages of its group"),
         ("rotten state", "is damaged"),
@@ -173,7 +173,7 @@ async def _damage(lived: Lived, kind: str) -> None:
         ("unlisted queue", "its tenant does not list it"),
         ("rotten policy", "is damaged"),
         ("rotten room", "acme/room.pb is damaged"),
-        ("rotten schedule", "schedule 'nightly' stands under 'daily'"),
+        ("rotten schedule", "schedule 'nightly' is stored under 'daily'"),
     ],
 )
 async def test_each_kind_of_damage_is_named(lived: Lived, kind: str, said: str) -> None:
@@ -257,7 +257,7 @@ async def test_a_lost_state_document_is_found(lived: Lived, name: str) -> None:
 
 
 async def test_a_state_document_that_was_never_recorded_as_written_is_not_missed(lived: Lived) -> None:
-    """As in a store of an older version, or where its writer died before it wrote."""
+    """The message comes from an older version, or its writer died before the record."""
     key = lived.message("flying")
     await lived.rewrite(key, lambda body: replace(body, is_state_written=False))
     lived.path(layout.state_of(key)).unlink()
@@ -283,9 +283,9 @@ async def test_what_a_crash_leaves_is_told_apart_from_damage(lived: Lived) -> No
     left = (await lived.verify()).leftovers
     # A step that was never decided: what was there before holds.
     key = lived.message("ready")
-    prior = await VerifyReader(DiskBucket(lived.root, syncs=False), 0).sheet(key)
+    prior = await VerifyReader(DiskBucket(lived.root, syncs=False), ManualClock()).read_document(key)
     assert prior is not None
-    raw, _ = encode_sheet(b"", None, step=f"{layout.digits(1)}-00", prior=prior)
+    raw, _ = encode_document(b"", None, step=f"{layout.pad_id(1)}-00", prior=prior)
     lived.path(key).write_bytes(raw)
 
     report = await lived.verify()
@@ -303,7 +303,7 @@ class Restless(DiskBucket):
         super().__init__(root, syncs=False)
         self._before = before
 
-    async def read(self, key: str) -> Read:
+    async def read(self, key: str) -> StoredObject:
         await self._before(key)
         return await super().read(key)
 
@@ -332,7 +332,7 @@ async def test_a_message_that_goes_back_and_forth_under_the_eyes_of_verify_is_in
             await hf.journal()
 
         await bring(layout.message(QUEUE, id.snowflake, dead=True))
-        report = await verify_bucket(Restless(bucket.root, bring), subject.clock.now_ms(), pause_s=0)
+        report = await verify_bucket(Restless(bucket.root, bring), subject.clock, pause_ms=0)
 
     assert report.violations == []
     assert min(moves[False], moves[True]) >= 3
@@ -340,5 +340,5 @@ async def test_a_message_that_goes_back_and_forth_under_the_eyes_of_verify_is_in
 
 async def test_a_place_that_holds_no_store_is_refused_and_stays_empty(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="holds no store"):
-        await verify_bucket(DiskBucket(tmp_path / "nothing", syncs=False), 0)
+        await verify_bucket(DiskBucket(tmp_path / "nothing", syncs=False), ManualClock())
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""From a URL to the bucket that it names."""
+"""Create a bucket from its URL."""
 
 from urllib.parse import unquote, urlsplit
 
@@ -9,15 +9,20 @@ from holdfast.stores.objects.buckets.disk import DiskBucket
 
 
 def make_bucket(url: str, *, syncs: bool = True) -> Bucket:
-    """`file:///dir`, or a cloud's: who asks is said by that cloud's own variables and files."""
+    """Return the bucket for `file:///dir`, `s3://…`, `az://…` or `gs://…`. Credentials come from the cloud's own
+    variables and files.
+
+    With `syncs` False, writes to a directory return before they are synced to disk. Raise `InvalidArgument` if the URL
+    is not accepted.
+    """
     parts = urlsplit(url)
     if "@" in parts.netloc:
-        # Not shown: it may be a secret.
+        # The URL is not quoted: it may contain a secret.
         raise InvalidArgument(
-            "an object store's URL has no user or password in it: give them by the cloud's own variables", field="url"
+            "an object store's URL must not contain a user or password; set the cloud's own variables", field="url"
         )
     if parts.query or parts.fragment:
-        raise InvalidArgument("an object store's URL has no query: it only says where the store lies", field="url")
+        raise InvalidArgument("an object store's URL must not contain a query or a fragment", field="url")
     if parts.scheme.lower() == "file":
         path = unquote(parts.path)
         if parts.netloc not in ("", "localhost") or path in ("", "/"):
@@ -28,4 +33,4 @@ def make_bucket(url: str, *, syncs: bool = True) -> Bucket:
     try:
         return CloudBucket(url)
     except Unanswered as error:
-        raise InvalidArgument(f"{url!r} is not accepted: {error}", field="url") from None
+        raise InvalidArgument(f"{url!r} is not a valid bucket URL: {error}", field="url") from None

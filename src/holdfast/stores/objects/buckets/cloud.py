@@ -1,4 +1,4 @@
-"""Buckets by obstore: memory, S3, Azure and Google."""
+"""Buckets through obstore: S3, Azure, Google, and one in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -18,24 +18,25 @@ from holdfast.stores.objects.buckets.bucket import (
     ObjectUpload,
     ObjectVersion,
     PreconditionFailed,
-    Read,
+    StoredObject,
     Unanswered,
 )
 
-# Parts of an upload: what S3 takes at least is 5 MiB, and of 10,000 parts at most.
-_PART = 8 << 20
-_AT_ONCE = 4 << 20
-# A request is tried again for this long, then given up; each try has the cloud's own timeout, 30 s if nothing says so.
+# Part size of an upload in bytes. S3 takes parts of at least 5 MiB, and at most 10,000 parts.
+_PART_BYTES = 8 << 20
+_STREAM_BYTES = 4 << 20
+# obstore retries a request for this long. Each try has the cloud's own timeout, 30 s by default.
 _RETRY = timedelta(seconds=30)
-# Of one process: more of them wait here, where it does not count as the cloud's time to answer.
-_REQUESTS_AT_ONCE = 128
-# An answer that breaks off in the middle is not asked for again by obstore: so often by us.
-_READS = 3
+# Concurrent requests of one process. Further requests wait here, where the wait does not count towards the cloud's
+# timeout.
+_MAX_REQUESTS = 128
+# Tries of a read: obstore does not retry a response that breaks off in the middle.
+_READ_TRIES = 3
 
 
 @contextmanager
-def _named() -> Iterator[None]:
-    """The bucket's errors by what they mean here."""
+def _bucket_errors() -> Iterator[None]:
+    """Convert obstore's errors to the errors of the bucket interface."""
     try:
         yield
     except (FileNotFoundError, NotFoundError) as error:
@@ -47,19 +48,22 @@ def _named() -> Iterator[None]:
 
 
 class CloudBucket:
-    """Over the network: every call is awaited."""
+    """A bucket reached over the network."""
 
     deletes_exactly = False
-    patience_ms = 20_000
-    gather_ms = 30_000
-    # `Last-Modified` counts seconds.
-    time_step_ms = 1_000
+    step_timeout_ms = 20_000
+    outbox_scan_ms = 30_000
+    # `Last-Modified` has a resolution of one second.
+    time_resolution_ms = 1_000
 
     def __init__(self, url: str, **options: Any) -> None:
-        """`options` are obstore's, for tests; otherwise each cloud's own variables and files say who asks, and how: so
-        none of them are given here that would stand in the place of those, such as AWS_ALLOW_HTTP."""
+        """Use the bucket of a URL. No request is sent yet.
+
+        `options` are passed to obstore, for tests. Credentials and endpoints come from the cloud's own variables and
+        files; no option may be set here that would override one of those, such as AWS_ALLOW_HTTP.
+        """
         self.url = url
-        self._room = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+        self._request_slots = asyncio.Semaphore(_MAX_REQUESTS)
         options.setdefault("retry_config", {"retry_timeout": _RETRY})
         try:
             self._store: Any = from_url(url, **options)
@@ -67,7 +71,7 @@ class CloudBucket:
             raise Unanswered(str(error).partition("\n")[0]) from None
 
     async def open(self) -> None:
-        async with self._asking():
+        async with self._request():
             async for _ in obstore.list(self._store, ".holdfast/", chunk_size=1):
                 break
 
@@ -75,26 +79,26 @@ class CloudBucket:
         pass
 
     @asynccontextmanager
-    async def _asking(self) -> AsyncIterator[None]:
-        async with self._room:
-            with _named():
+    async def _request(self) -> AsyncIterator[None]:
+        async with self._request_slots:
+            with _bucket_errors():
                 yield
 
-    async def read(self, key: str) -> Read:
-        for _ in range(_READS - 1):
+    async def read(self, key: str) -> StoredObject:
+        for _ in range(_READ_TRIES - 1):
             with suppress(Unanswered):
                 return await self._read(key)
         return await self._read(key)
 
-    async def _read(self, key: str) -> Read:
-        async with self._asking():
+    async def _read(self, key: str) -> StoredObject:
+        async with self._request():
             found = await obstore.get_async(self._store, key)
             content = bytes(await found.bytes_async())
             etag = _etag(found.meta)
-        return Read(content, ObjectVersion(etag, etag))
+        return StoredObject(content, ObjectVersion(etag, etag))
 
     async def written_at(self, key: str) -> int:
-        async with self._asking():
+        async with self._request():
             return _written_at(await obstore.head_async(self._store, key))
 
     async def create(self, key: str, content: bytes) -> ObjectVersion:
@@ -110,29 +114,29 @@ class CloudBucket:
         return await self._put(key, content, "overwrite")
 
     async def _put(self, key: str, content: bytes, mode: Any) -> ObjectVersion:
-        async with self._asking():
+        async with self._request():
             done = await obstore.put_async(self._store, key, content, mode=mode)
         etag = _etag(done)
         return ObjectVersion(etag, etag)
 
     async def copy(self, source: str, target: str) -> None:
-        async with self._asking():
+        async with self._request():
             await obstore.copy_async(self._store, source, target)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        async with self._asking():
+        async with self._request():
             with suppress(FileNotFoundError, NotFoundError):
                 await obstore.delete_async(self._store, list(keys))
 
     async def delete_exactly(self, key: str, etag: str) -> None:
         with suppress(ObjectMissing):
-            if (await self.read(key)).stamp.etag == etag:
+            if (await self.read(key)).version.etag == etag:
                 await self.delete([key])
 
     async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[ListedObject]]:
         stream = obstore.list(self._store, prefix, offset=after, chunk_size=PAGE)
         while True:
-            async with self._asking():
+            async with self._request():
                 try:
                     page = await anext(aiter(stream))
                 except StopAsyncIteration:
@@ -140,74 +144,75 @@ class CloudBucket:
             yield [_item(each) for each in page]
 
     async def upload(self, key: str) -> ObjectUpload:
-        return _CloudUpload(obstore.open_writer_async(self._store, key, buffer_size=_PART), self._asking)
+        return _CloudUpload(obstore.open_writer_async(self._store, key, buffer_size=_PART_BYTES), self._request)
 
     async def stream(self, key: str, start: int) -> AsyncIterator[bytes]:
-        async with self._asking():
+        async with self._request():
             size = (await obstore.head_async(self._store, key))["size"]
         while start < size:
-            end = min(start + _AT_ONCE, size)
-            async with self._asking():
+            end = min(start + _STREAM_BYTES, size)
+            async with self._request():
                 part = bytes(await obstore.get_range_async(self._store, key, start=start, end=end))
             yield part
             start = end
 
 
 class _CloudUpload:
-    def __init__(self, writer: Any, asking: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+    def __init__(self, writer: Any, request: Callable[[], AbstractAsyncContextManager[None]]) -> None:
         self._writer = writer
-        self._asking = asking
+        self._request = request
 
     async def write(self, part: bytes) -> None:
-        async with self._asking():
+        async with self._request():
             await self._writer.write(part)
 
     async def finish(self) -> None:
-        async with self._asking():
+        async with self._request():
             await self._writer.close()
 
     async def abandon(self) -> None:
-        """What was uploaded in parts is dropped by the bucket's own rule for unfinished uploads."""
+        """Leave the uploaded parts to the bucket's own rule for unfinished uploads."""
 
 
 class MemoryBucket(CloudBucket):
-    """In this process alone. Calls answer at once; nothing is awaited but a turn, so that others go on."""
+    """A bucket in this process's memory. Its calls return without waiting; listings yield once per page so that other
+    tasks can run."""
 
     deletes_exactly = True
-    patience_ms = 5_000
-    gather_ms = 1_000
+    step_timeout_ms = 5_000
+    outbox_scan_ms = 1_000
 
     def __init__(self) -> None:
         self.url = "memory"
-        self._room = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+        self._request_slots = asyncio.Semaphore(_MAX_REQUESTS)
         self._store = ObstoreMemory()
 
     async def open(self) -> None:
         pass
 
-    async def read(self, key: str) -> Read:
-        with _named():
+    async def read(self, key: str) -> StoredObject:
+        with _bucket_errors():
             found = obstore.get(self._store, key)
             content = bytes(found.bytes())
             etag = _etag(found.meta)
-        return Read(content, ObjectVersion(etag, etag))
+        return StoredObject(content, ObjectVersion(etag, etag))
 
     async def _put(self, key: str, content: bytes, mode: Any) -> ObjectVersion:
-        with _named():
+        with _bucket_errors():
             etag = _etag(obstore.put(self._store, key, content, mode=mode))
         return ObjectVersion(etag, etag)
 
     async def copy(self, source: str, target: str) -> None:
-        with _named():
+        with _bucket_errors():
             obstore.copy(self._store, source, target)
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
-            with suppress(ObjectMissing), _named():
+            with suppress(ObjectMissing), _bucket_errors():
                 obstore.delete(self._store, key)
 
     async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[ListedObject]]:
-        with _named():
+        with _bucket_errors():
             stream = iter(obstore.list(self._store, prefix, offset=after, chunk_size=PAGE))
         for page in stream:
             yield [_item(each) for each in page]
@@ -217,7 +222,7 @@ class MemoryBucket(CloudBucket):
 def _etag(meta: Any) -> str:
     etag = meta["e_tag"]
     if etag is None:
-        raise Unanswered("the bucket gives no ETags")
+        raise Unanswered("the bucket returns no ETags")
     return str(etag)
 
 

@@ -1,12 +1,12 @@
-"""Watch a directory for messages that other processes put there (SPEC 6.3).
+"""Watch a directory for messages that other processes write into it (SPEC 6.3).
 
-A queue is watched from its first waiter to its last. inotify reports when a file is renamed or linked into the queue's
-msg/; the waiters then look for themselves. As long as msg/ does not exist, the nearest existing directory above it is
-watched instead, up to the root, and the watch moves down as directories are made: the first message of a new queue, or
-of a new tenant, wakes its waiters like any later one.
+A queue is watched while it has waiters. inotify reports files that are renamed or linked into the queue's msg/ folder;
+the waiters then look for messages themselves. While msg/ does not exist, the nearest existing folder above it is
+watched instead, up to the root, and the watch moves down as folders are created. The first message of a new queue or
+tenant therefore wakes its waiters like any later one.
 
-A queue whose watch fails, for any reason, is polled instead, and only that queue. Network file systems do not report
-what other machines write: there every queue is polled.
+A queue whose watch fails, for any reason, is polled instead; other queues are not affected. Network file systems do not
+report writes of other machines: there, every queue is polled.
 """
 
 import asyncio
@@ -16,102 +16,110 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.background import Backoff, run_forever
+from holdfast.background import Backoff, run_forever, sleep_for
 from holdfast.clock import Clock
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects.documents import layout
 
 _log = logging.getLogger("holdfast")
 
-# How often it is asked whether anybody still waits.
-_ASK_S = 1.0
-# How often the directories of one queue may appear and vanish while its watch is placed.
+# How often the watch checks which queues still have waiters.
+_CHECK_WAITERS_MS = 1_000
+# Attempts to place a watch while other processes create and delete the folders of the queue.
 _TRIES = 16
 
-# Told which queues were written into, or (False) which ones to ask whether anybody waits for them.
-Heard = Callable[[list[QueueRef], bool], None]
+# Called with the queues that may have new messages and True, or with all queues that are watched or polled and False:
+# the latter asks which of them no longer have waiters.
+Report = Callable[[list[QueueRef], bool], None]
 
-# File systems of other machines, by what /proc/self/mountinfo calls them.
+# Network file systems, by their names in /proc/self/mountinfo.
 _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "lustre", "afs", "fuse.sshfs"})
 
 
 class _Watched(NamedTuple):
-    """Where a queue is watched. `awaits` is the directory whose creation it waits for there; None: this is its msg/."""
+    """The inotify watch of a queue. `awaits` is the folder that has to be created there first; None if the watch is on
+    msg/."""
 
     handle: Any
     awaits: str | None
 
 
 class DirectoryWatch:
+    """A watch on a directory that wakes the waiters of its queues, by inotify or by polling."""
+
     def __init__(self, root: Path, poll_ms: int) -> None:
+        """Watch queues below `root`. Queues that cannot be watched are polled every `poll_ms` milliseconds."""
         self._root = root
-        self._poll_s = poll_ms / 1_000
+        self._poll_ms = poll_ms
         self._inotify: Any = None
         self._watches: dict[QueueRef, _Watched] = {}
-        # Queues that are not there yet share the watch of a directory above them.
+        # The queues of each watch: queues that do not exist yet share the watch of a folder above them.
         self._refs: dict[Any, set[QueueRef]] = {}
-        # Those whose watch failed: they are polled.
+        # Queues whose watch failed.
         self.polled: set[QueueRef] = set()
-        self._heard: Heard = lambda refs, now_too: None
+        self._report: Report = lambda refs, has_news: None
 
-    def join(self, ref: QueueRef) -> None:
-        """Watch a queue that somebody may wait for."""
+    def watch(self, ref: QueueRef) -> None:
+        """Watch a queue that may have waiters. Repeated calls do nothing."""
         if self._inotify is None:
-            self.polled.add(ref)  # that was logged when it was found out
+            self.polled.add(ref)  # logged once by _begin
         elif ref not in self._watches and ref not in self.polled:
-            self._place(ref)
+            self._watch_or_poll(ref)
 
-    def leave(self, ref: QueueRef) -> None:
+    def unwatch(self, ref: QueueRef) -> None:
+        """Stop watching a queue without waiters."""
         self.polled.discard(ref)
-        self._let_go(ref)
+        self._remove(ref)
 
-    # --- Where a queue is watched ------------------------------------------------------------------------------
+    # --- Watches -----------------------------------------------------------------------------------------------
 
-    def _place(self, ref: QueueRef) -> bool:
-        """Watch a queue as far down as it exists; return whether that is its msg/. If it fails, poll it."""
+    def _watch_or_poll(self, ref: QueueRef) -> bool:
+        """Watch a queue's msg/ folder or the nearest folder above it; poll the queue if that fails. Return whether msg/
+        is watched."""
         try:
             watched = self._add(ref)
         except (OSError, ValueError) as error:
-            self._let_go(ref)
+            self._remove(ref)
             if ref not in self.polled:
-                _log.warning("queue %s is polled: it cannot be watched (%s)", ref, error, extra={"queue": str(ref)})
+                _log.warning("queue %s cannot be watched and is polled: %s", ref, error, extra={"queue": str(ref)})
                 self.polled.add(ref)
             return False
         before = self._watches.get(ref)
         if before is None or before.handle is not watched.handle:
-            self._let_go(ref)
+            self._remove(ref)
         self._watches[ref] = watched
         self._refs.setdefault(watched.handle, set()).add(ref)
         self.polled.discard(ref)
         return watched.awaits is None
 
-    def _let_go(self, ref: QueueRef) -> None:
+    def _remove(self, ref: QueueRef) -> None:
         watched = self._watches.pop(ref, None)
         if watched is not None and (refs := self._refs.get(watched.handle)) is not None:
             refs.discard(ref)
-            self._drop_unused(watched.handle)
+            self._remove_unused(watched.handle)
 
-    def _drop_unused(self, handle: Any) -> None:
+    def _remove_unused(self, handle: Any) -> None:
         if self._refs.get(handle) or self._inotify is None:
             return
         self._refs.pop(handle, None)
         try:
             self._inotify.rm_watch(handle)
         except (OSError, ValueError) as error:
-            _log.debug("the watch of %s had ended: %s", handle.path, error)
+            _log.debug("the watch of %s had already ended: %s", handle.path, error)
 
     def _add(self, ref: QueueRef) -> _Watched:
         names = layout.messages(ref).strip("/").split("/")
         for _ in range(_TRIES):
             handle, depth = self._add_nearest(names)
-            # Looked for after the watch was placed: a directory made before that is seen here, a later one is reported.
+            # Check only after placing the watch: a folder created before is seen here, a later one is reported by
+            # inotify.
             if depth == len(names) or not self._root.joinpath(*names[: depth + 1]).exists():
                 return _Watched(handle, None if depth == len(names) else names[depth])
-            self._drop_unused(handle)
-        raise OSError(f"the directories of {ref} come and go")
+            self._remove_unused(handle)
+        raise OSError(f"the directories of {ref} are created and deleted again and again")
 
     def _add_nearest(self, names: list[str]) -> tuple[Any, int]:
-        """The watch of the deepest directory that exists, and how deep it lies below the root."""
+        """Watch the deepest existing folder; return the watch and the folder's depth below the root."""
         from asyncinotify import Mask
 
         mask = Mask.MOVED_TO | Mask.CREATE | Mask.DELETE_SELF | Mask.MOVE_SELF
@@ -120,20 +128,22 @@ class DirectoryWatch:
                 return self._inotify.add_watch(self._root.joinpath(*names[:depth]), mask), depth
             except FileNotFoundError:
                 continue
-        raise FileNotFoundError(f"{self._root} is gone")
+        raise FileNotFoundError(f"{self._root} does not exist")
 
-    # --- The loops ---------------------------------------------------------------------------------------------
+    # --- Loops -------------------------------------------------------------------------------------------------
 
-    async def run(self, heard: Heard, clock: Clock) -> None:
-        """Until cancelled."""
-        self._heard = heard
+    async def run(self, report: Report, clock: Clock) -> None:
+        """Report changes in the watched queues to `report` until cancelled. The loops wait on the clock."""
+        self._report = report
         self._begin()
         loops = [
-            run_forever(self.poll_once, Backoff("watch_polling"), clock, lambda: asyncio.sleep(self._poll_s)),
-            run_forever(self.ask_once, Backoff("watch_waiters"), clock, lambda: asyncio.sleep(_ASK_S)),
+            run_forever(self.poll_once, Backoff("watch_polling"), clock, lambda: sleep_for(clock, self._poll_ms)),
+            run_forever(
+                self.check_waiters_once, Backoff("watch_waiters"), clock, lambda: sleep_for(clock, _CHECK_WAITERS_MS)
+            ),
         ]
         if self._inotify is not None:
-            loops.append(self._listen())
+            loops.append(self._listen(clock))
         try:
             await asyncio.gather(*loops)
         finally:
@@ -142,10 +152,10 @@ class DirectoryWatch:
                 self._inotify = None
 
     def _begin(self) -> None:
-        kind = file_system_of(self._root)
+        kind = file_system_type(self._root)
         if kind in _REMOTE:
             _log.warning(
-                "%s lies on %s, which does not tell what others write: its queues are polled", self._root, kind
+                "%s is on %s, which does not report writes of other machines: its queues are polled", self._root, kind
             )
             return
         try:
@@ -153,73 +163,73 @@ class DirectoryWatch:
 
             self._inotify = Inotify()
         except (ImportError, OSError, AttributeError) as error:
-            _log.warning("queues in %s are polled: there is no inotify here (%s)", self._root, error)
+            _log.warning("queues in %s are polled: inotify is not available (%s)", self._root, error)
 
-    async def _listen(self) -> None:
+    async def _listen(self, clock: Clock) -> None:
         backoff = Backoff("watch")
         while True:
             try:
                 await self.listen_once()
             except Exception as error:
-                # Which events were lost is not known: every queue is polled until it can be watched again.
+                # The lost events are unknown, so every queue is polled until it can be watched again.
                 for ref in list(self._watches):
-                    self._let_go(ref)
+                    self._remove(ref)
                     self.polled.add(ref)
-                await asyncio.sleep(backoff.failed(error) / 1_000)
+                await sleep_for(clock, backoff.failed(error))
             else:
                 backoff.succeeded()
 
     async def listen_once(self) -> None:
-        """Wait for one event, and tell whose waiters are to look."""
+        """Wait for one inotify event, and report the queues whose waiters have to look."""
         from asyncinotify import Mask
 
         event = await self._inotify.get()
         if event.mask & Mask.Q_OVERFLOW:
-            # The lost events are unknown, so every watch is placed anew and all waiters look.
+            # The kernel dropped an unknown number of events: watch every queue anew, and let all waiters look.
             refs = list(self._watches)
             for ref in refs:
-                self._place(ref)
+                self._watch_or_poll(ref)
         elif event.mask & (Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.IGNORED | Mask.UNMOUNT):
-            refs = self._place_again(event.watch)
+            refs = self._watch_again(event.watch)
         else:
             name = str(event.name)
-            refs = [ref for ref in list(self._refs.get(event.watch, ())) if self._is_news(ref, name)]
+            refs = [ref for ref in list(self._refs.get(event.watch, ())) if self._may_concern(ref, name)]
         if refs:
-            self._heard(refs, True)
+            self._report(refs, True)
 
-    def _place_again(self, handle: Any) -> list[QueueRef]:
-        """A watched directory is gone: watch its queues further up."""
+    def _watch_again(self, handle: Any) -> list[QueueRef]:
+        """Watch the queues of a deleted folder further up, and return them."""
         refs = list(self._refs.get(handle, ()))
         for ref in refs:
-            self._let_go(ref)
-            self._place(ref)
+            self._remove(ref)
+            self._watch_or_poll(ref)
         return refs
 
-    def _is_news(self, ref: QueueRef, name: str) -> bool:
-        """Return whether an entry of this name, in the watched directory, may be a message of the queue."""
+    def _may_concern(self, ref: QueueRef, name: str) -> bool:
+        """Return whether an entry of this name in the watched folder may be a message of the queue."""
         awaits = self._watches[ref].awaits
         if awaits is None:
             return name.endswith(layout.METADATA)
-        # Messages may have been put before the watch was there: once it is, the waiters look.
-        return name == awaits and self._place(ref)
+        # Messages may have been written before msg/ was watched, so the waiters look once it is.
+        return name == awaits and self._watch_or_poll(ref)
 
     async def poll_once(self) -> None:
-        """Have the waiters of queues that are not watched look; watch those that can be watched by now."""
+        """Report the queues that are not watched, and watch those that can be watched again."""
         polled = list(self.polled)
         if self._inotify is not None:
             for ref in polled:
-                self._place(ref)
+                self._watch_or_poll(ref)
         if polled:
-            self._heard(polled, True)
+            self._report(polled, True)
 
-    async def ask_once(self) -> None:
-        """Ask which queues are waited for still."""
+    async def check_waiters_once(self) -> None:
+        """Report all queues with False, so that those without waiters are released."""
         if waited := [*self._watches, *self.polled]:
-            self._heard(waited, False)
+            self._report(waited, False)
 
 
-def file_system_of(path: Path) -> str | None:
-    """What kind of file system a directory lies on, as Linux calls it; None where that is not known."""
+def file_system_type(path: Path) -> str | None:
+    """Return the file system type of a path, as Linux names it; None if it is unknown."""
     while not path.exists() and path != path.parent:
         path = path.parent
     try:

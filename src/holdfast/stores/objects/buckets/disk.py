@@ -1,17 +1,21 @@
 """A directory as a bucket.
 
     <dir>/<key>                     an object: its content, nothing else
-    <dir>/.holdfast/lock/<n>        locks: a conditional write holds that of its key
+    <dir>/.holdfast/lock/<n>        lock files; a conditional write holds the lock of its key
     <dir>/.holdfast/new/…           files being written
 
-A file is written beside, synced, and renamed into its place: readers see it whole or not at all. Only writers that
-compare take the lock; the kernel lets go of it when a process dies.
+A file is written in `new`, synced, and renamed to its key: readers see it completely or not at all. Only conditional
+writers take the lock; the kernel releases it when a process dies.
 
-An ETag is a hash of the content. In a document no content comes twice (its nonce), so comparing hashes under the lock
-is comparing writes. A mark is what the file system knows: inode, size and time.
+An ETag is a hash of the content. No two writes of a document have the same content (because of its nonce), so comparing
+hashes under the lock compares writes. A mark consists of inode, size and modification time.
 
-What waits for the disk is done by threads. Without syncs a call takes less than handing it to one, so it is done at
-once; but for long listings and uploads.
+Calls that wait for the disk run on threads. Without syncs a call takes less time than handing it to a thread, so it
+runs directly, except for long listings and uploads.
+
+How to change this format: objects are plain files, so only the two folders below `.holdfast` can change. Processes of
+two versions must agree on the lock of a key: keep `_LOCKS` and the hash in `_lock`, or introduce another lock folder
+and take both locks for one release. Files in `new` belong to running processes and may change at any time.
 """
 
 import asyncio
@@ -20,6 +24,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import blake2b
 from itertools import accumulate, count
 from pathlib import Path
@@ -36,7 +41,7 @@ from holdfast.stores.objects.buckets.bucket import (
     ObjectUpload,
     ObjectVersion,
     PreconditionFailed,
-    Read,
+    StoredObject,
     Unanswered,
 )
 
@@ -44,32 +49,36 @@ T = TypeVar("T")
 
 _LOCKS = 256
 _THREADS = 8
-_AT_ONCE = 1 << 20
-# Upload: written without a sync of its own until this much has gathered.
-_SYNC_EVERY = 64 << 20
-# Names that end so are no objects.
-_OWN = (".holdfast/lock", ".holdfast/new")
+_STREAM_BYTES = 1 << 20
+# An upload is synced each time that it has written this much.
+_SYNC_EVERY_BYTES = 64 << 20
+# Internal folders; listings leave them out.
+_INTERNAL_FOLDERS = (".holdfast/lock", ".holdfast/new")
 
 
 class DiskBucket:
+    """A bucket in a local directory, shared by the processes of one machine or over a network file system with
+    locks."""
+
     deletes_exactly = True
-    patience_ms = 5_000
-    gather_ms = 1_000
-    # Files get the time of the kernel's last tick, which is up to ten milliseconds ago.
-    time_step_ms = 10
+    step_timeout_ms = 5_000
+    outbox_scan_ms = 1_000
+    # The kernel stamps files with the time of its last tick, which is up to ten milliseconds old.
+    time_resolution_ms = 10
 
     def __init__(self, directory: str | Path, *, syncs: bool = True) -> None:
-        """`syncs` False: a write is done once the operating system has it."""
-        # The real path: one over a symbolic link, or a relative one, could come to mean another directory.
+        """Use a directory, which `open` creates. With `syncs` False a write returns once the operating system has
+        it."""
+        # The resolved path: a relative path, or one through a symbolic link, could come to mean another directory.
         self.root = Path(os.path.realpath(directory))
         self.url = self.root.as_uri()
         self._syncs = syncs
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-disk")
         self._numbers = count()
-        # Directories that are there; and how many names a listing of one gave.
-        self._made: set[str] = set()
-        self._counts: dict[str, int] = {}
-        # Descriptors of the locks that are held now.
+        # Directories known to exist, and the number of names that the last listing of a folder returned.
+        self._known_folders: set[str] = set()
+        self._listed_counts: dict[str, int] = {}
+        # File descriptors of locks that are held.
         self._locks: set[int] = set()
         listen_for_forks(self)
 
@@ -77,9 +86,9 @@ class DiskBucket:
         def make() -> None:
             if self._syncs:
                 make_directory(self.root)
-            for name in _OWN:
+            for name in _INTERNAL_FOLDERS:
                 (self.root / name).mkdir(parents=True, exist_ok=True)
-            # What a process that died was writing. Another may be at it now: only what is old.
+            # Remove unfinished files of processes that died. Another process may be writing its own.
             for path in (self.root / ".holdfast/new").iterdir():
                 with suppress(OSError):
                     if not _is_alive(path.name):
@@ -101,18 +110,18 @@ class DiskBucket:
             raise Unanswered(f"{error.strerror}: {error.filename}") from None
 
     async def run(self, work: Callable[[], T]) -> T:
-        """On a thread."""
+        """Run blocking work on a thread."""
         return await self._run(work, is_long=True)
 
     # --- Reading ---------------------------------------------------------------------------------------------
 
-    async def read(self, key: str) -> Read:
+    async def read(self, key: str) -> StoredObject:
         return await self._run(lambda: self._read(key))
 
-    def _read(self, key: str) -> Read:
+    def _read(self, key: str) -> StoredObject:
         with (self.root / key).open("rb", buffering=0) as file:
             content = file.readall()
-            return Read(content, ObjectVersion(_etag(content), _mark(os.fstat(file.fileno()))))
+            return StoredObject(content, ObjectVersion(_etag(content), _mark(os.fstat(file.fileno()))))
 
     async def written_at(self, key: str) -> int:
         return await self._run(lambda: os.stat(self.root / key).st_mtime_ns // 1_000_000)
@@ -121,7 +130,7 @@ class DiskBucket:
         file = await self._run(lambda: (self.root / key).open("rb", buffering=0))
         try:
             file.seek(start)
-            while part := await self.run(lambda: file.read(_AT_ONCE)):
+            while part := await self.run(lambda: file.read(_STREAM_BYTES)):
                 yield part
         finally:
             file.close()
@@ -130,14 +139,14 @@ class DiskBucket:
 
     async def create(self, key: str, content: bytes) -> ObjectVersion:
         def create() -> ObjectVersion:
-            with self._written(content) as new:
+            with self._temporary_file(content) as new:
                 mark = _mark(os.stat(new))
                 self._make_parent(key)
                 try:
-                    # Under no name but this one if there is one already; without a lock, for nothing is compared.
+                    # A link fails if the key exists. No lock is needed: nothing is compared.
                     os.link(new, self.root / key)
                 except FileExistsError:
-                    raise PreconditionFailed(f"{key} is there") from None
+                    raise PreconditionFailed(f"{key} already exists") from None
                 self._sync_parent(key)
                 return ObjectVersion(_etag(content), mark)
 
@@ -145,11 +154,11 @@ class DiskBucket:
 
     async def replace(self, key: str, content: bytes, etag: str) -> ObjectVersion:
         def replace() -> ObjectVersion:
-            with self._written(content) as new, self._lock(key):
+            with self._temporary_file(content) as new, self._lock(key):
                 try:
-                    there = self._read(key).stamp.etag
+                    there = self._read(key).version.etag
                 except FileNotFoundError:
-                    raise PreconditionFailed(f"{key} is gone") from None
+                    raise PreconditionFailed(f"{key} does not exist") from None
                 if there != etag:
                     raise PreconditionFailed(f"{key} has changed")
                 return self._rename(new, key, content)
@@ -158,8 +167,8 @@ class DiskBucket:
 
     async def put(self, key: str, content: bytes) -> ObjectVersion:
         def put() -> ObjectVersion:
-            # Without a lock: nobody compares what is put so.
-            with self._written(content) as new:
+            # No lock is needed: no key is written conditionally and unconditionally at the same time.
+            with self._temporary_file(content) as new:
                 self._make_parent(key)
                 return self._rename(new, key, content)
 
@@ -173,16 +182,16 @@ class DiskBucket:
 
     async def copy(self, source: str, target: str) -> None:
         def copy() -> None:
-            # A second name of the same file: payloads and states are replaced whole, never written into.
+            # A second link to the same file: payloads and states are replaced as a whole, never modified in place.
             new = self._new_path()
             os.link(self.root / source, new)
-            # Of now, like any copy: what is old, and of no message yet, sweeps take for an orphan.
+            # A copy has the current time. Sweeps would delete an old file without a message as an orphan.
             os.utime(new)
             self._make_parent(target)
             try:
                 os.rename(new, self.root / target)
             finally:
-                new.unlink(missing_ok=True)  # of two names of one file, a rename leaves both
+                new.unlink(missing_ok=True)  # rename() keeps both names if they are links to one file
             self._sync_parent(target)
 
         await self._run(copy)
@@ -198,7 +207,7 @@ class DiskBucket:
     async def delete_exactly(self, key: str, etag: str) -> None:
         def delete() -> None:
             with self._lock(key), suppress(FileNotFoundError):
-                if self._read(key).stamp.etag == etag:
+                if self._read(key).version.etag == etag:
                     (self.root / key).unlink()
 
         await self._run(delete)
@@ -209,17 +218,19 @@ class DiskBucket:
         return _DiskUpload(self, key, path, file.fileno(), file.close)
 
     def finish_upload(self, path: Path, key: str) -> None:
+        """Rename an uploaded file to its key."""
         self._make_parent(key)
         os.rename(path, self.root / key)
         self._sync_parent(key)
 
     def sync(self, fd: int) -> None:
+        """Sync a file, unless this bucket does not sync."""
         if self._syncs:
             sync_file(fd)
 
     @contextmanager
-    def _written(self, content: bytes) -> Iterator[Path]:
-        """A file with this content under a name that is nobody's; what is left of it goes."""
+    def _temporary_file(self, content: bytes) -> Iterator[Path]:
+        """Write the content to a new file with a unique name; remove that name at the end if it still exists."""
         path = self._new_path()
         try:
             with path.open("wb", buffering=0) as file:
@@ -234,15 +245,15 @@ class DiskBucket:
 
     def _make_parent(self, key: str) -> None:
         parent = key.rpartition("/")[0]
-        if not parent or parent in self._made:
+        if not parent or parent in self._known_folders:
             return
         (self.root / parent).mkdir(parents=True, exist_ok=True)
-        # From the root down: a power cut that takes the name of a directory takes everything in it. Also where another
-        # process has made it, for that one may not have synced it yet.
+        # Sync from the root down: a power cut that loses a directory's name loses everything in it. This includes
+        # directories that another process made, since that one may not have synced them yet.
         for directory in accumulate(parent.split("/"), "{}/{}".format):
-            if directory not in self._made:
+            if directory not in self._known_folders:
                 self._sync_parent(directory)
-                self._made.add(directory)
+                self._known_folders.add(directory)
 
     def _sync_parent(self, key: str) -> None:
         if self._syncs:
@@ -250,19 +261,22 @@ class DiskBucket:
 
     @contextmanager
     def _lock(self, key: str) -> Iterator[None]:
-        fd = os.open(self.root / _OWN[0] / str(crc32(key.encode()) % _LOCKS), os.O_RDWR | os.O_CREAT, 0o644)
+        fd = os.open(
+            self.root / _INTERNAL_FOLDERS[0] / str(crc32(key.encode()) % _LOCKS), os.O_RDWR | os.O_CREAT, 0o644
+        )
         self._locks.add(fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
-            # Explicitly: a child that was forked meanwhile may have a copy, and to close this one would not release it.
+            # Unlock explicitly: a child process that was forked meanwhile may have a copy of the descriptor, and
+            # closing this one would not release the lock.
             fcntl.flock(fd, fcntl.LOCK_UN)
             self._locks.discard(fd)
             os.close(fd)
 
     def forked(self) -> None:
-        """Close the child's copies of locks that threads of the parent hold."""
+        """Close this child process's copies of locks that threads of the parent hold."""
         for fd in list(self._locks):
             os.close(fd)
         self._locks.clear()
@@ -271,32 +285,35 @@ class DiskBucket:
 
     async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[ListedObject]]:
         folder = prefix.rstrip("/")
-        names = await self._run(lambda: sorted(self._names(folder)), is_long=self._counts.get(folder, 0) > PAGE)
-        if len(self._counts) > PAGE:
-            self._counts.clear()
-        self._counts[folder] = len(names)
+        names = await self._run(lambda: sorted(self._names(folder)), is_long=self._listed_counts.get(folder, 0) > PAGE)
+        if len(self._listed_counts) > PAGE:
+            self._listed_counts.clear()
+        self._listed_counts[folder] = len(names)
         if after is not None:
             names = [name for name in names if name > after]
         for at in range(0, len(names), PAGE):
             page = names[at : at + PAGE]
-            yield await self._run(lambda page=page: [item for name in page if (item := self._item(name))])  # type: ignore[misc]
+            yield await self._run(partial(self._items, page))
 
     def _names(self, folder: str) -> Iterator[str]:
-        """Keys below, in no order."""
+        """Yield the keys below a folder, unordered."""
         try:
             entries = list(os.scandir(self.root / folder))
         except FileNotFoundError:
             return
         for entry in entries:
             name = f"{folder}/{entry.name}" if folder else entry.name
-            # By its ending, for asking the file system costs as much as the listing.
+            # A name with an extension is taken for a file: asking the file system would cost as much as the listing.
             if "." in entry.name[1:] and not entry.is_dir(follow_symlinks=False):
                 yield name
             elif entry.is_dir(follow_symlinks=False):
-                if name not in _OWN:
+                if name not in _INTERNAL_FOLDERS:
                     yield from self._names(name)
             else:
                 yield name
+
+    def _items(self, keys: list[str]) -> list[ListedObject]:
+        return [item for key in keys if (item := self._item(key)) is not None]
 
     def _item(self, key: str) -> ListedObject | None:
         try:
@@ -307,6 +324,8 @@ class DiskBucket:
 
 
 class _DiskUpload:
+    """An upload into a temporary file."""
+
     def __init__(self, bucket: DiskBucket, key: str, path: Path, fd: int, close: Callable[[], None]) -> None:
         self._bucket = bucket
         self._key = key
@@ -319,7 +338,7 @@ class _DiskUpload:
         def write() -> None:
             _write_whole(self._fd, part)
             self._unsynced += len(part)
-            if self._unsynced >= _SYNC_EVERY:
+            if self._unsynced >= _SYNC_EVERY_BYTES:
                 self._bucket.sync(self._fd)
                 self._unsynced = 0
 
@@ -342,7 +361,8 @@ class _DiskUpload:
 
 
 def _write_whole(fd: int, content: bytes) -> None:
-    """Write all of it or raise OSError: on a disk with too little room, one write may take only a part, silently."""
+    """Write all of the content or raise `OSError`. With too little room on the disk, one write may silently take only a
+    part."""
     remaining = memoryview(content)
     while remaining:
         remaining = remaining[os.write(fd, remaining) :]
@@ -357,6 +377,6 @@ def _mark(stat: os.stat_result) -> str:
 
 
 def _is_alive(name: str) -> bool:
-    """Whether the process that writes this file is there: by its number, in the file's name."""
+    """Return whether the process that writes this file is running. Its number begins the file's name."""
     number = name.partition("-")[0]
     return not number.isdigit() or is_running(int(number))

@@ -1,4 +1,4 @@
-"""Calls to a bucket that another process may defeat: repeated, and ended by an error that a caller understands."""
+"""Convert bucket errors, retry conflicting writes, and bound concurrency."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -6,71 +6,76 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.objects.buckets.bucket import Bucket, ObjectMissing, PreconditionFailed, Read, Unanswered
+from holdfast.stores.objects.buckets.bucket import Bucket, ObjectMissing, PreconditionFailed, StoredObject, Unanswered
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Requests of one call that are under way at once.
+# Concurrent requests of one call.
 AT_ONCE = 32
-# How often a call begins again because another process changed what it had read.
+# Attempts of a call whose documents other processes keep changing.
 TRIES = 50
-# Until a step that another makes has ended.
-_PAUSE_S = 0.02
 
 
 class Busy(Exception):
-    """A step is being made that writes this sheet: later."""
+    """The document is part of a multi-document step that is not decided yet."""
+
+    def __init__(self, step: str | None = None) -> None:
+        """`step` is the step's id, if known."""
+        super().__init__("another change of several documents is under way" if step is None else f"step {step}")
+        self.step = step
 
 
 def unavailable(error: Exception) -> StoreUnavailable:
-    return StoreUnavailable(f"the bucket does not answer: {error}")
+    """Return the `StoreUnavailable` for a failed request."""
+    return StoreUnavailable(f"the bucket does not respond: {error}")
 
 
 @contextmanager
-def answered() -> Iterator[None]:
-    """Raise `StoreUnavailable` if the bucket does not answer a call made within."""
+def as_unavailable() -> Iterator[None]:
+    """Raise `StoreUnavailable` in place of `Unanswered`."""
     try:
         yield
     except Unanswered as error:
         raise unavailable(error) from None
 
 
-async def read_object(bucket: Bucket, key: str) -> Read | None:
-    """Return an object and its stamp, or None if there is none; raise `StoreUnavailable`."""
+async def read_object(bucket: Bucket, key: str) -> StoredObject | None:
+    """Return an object, or None if it does not exist. Raise `StoreUnavailable`."""
     try:
-        with answered():
+        with as_unavailable():
             return await bucket.read(key)
     except ObjectMissing:
         return None
 
 
-async def until_unchanged(
+async def retry_conflicts(
     attempt: Callable[[], Awaitable[T]],
-    gave_up: str,
+    target: str,
+    pause: Callable[[Busy], Awaitable[None]] | None = None,
     *,
     tries: int = TRIES,
     on: tuple[type[Exception], ...] = (PreconditionFailed, Busy),
 ) -> T:
-    """Return the result of `attempt`, repeated while it raises one of `on`.
+    """Return the result of `attempt`, which is repeated while it raises one of `on`.
 
-    The next try follows at once after `PreconditionFailed`, and after a pause while another process's step is under
-    way. Each attempt must read again what it changes. Raise `StoreUnavailable` with the message `gave_up` after the
-    last try.
+    The next try follows at once after `PreconditionFailed`. After `Busy` it follows once `pause` returns, usually
+    `CasDocuments.pause`; JSON documents are never part of a step, and need no pause. Each attempt must read again what
+    it changes. After the last try, raise `StoreUnavailable`; its message names `target`, the thing that kept changing.
     """
     for _ in range(tries):
         try:
             return await attempt()
         except on as error:
-            if isinstance(error, Busy):
-                await pause()
-    raise StoreUnavailable(gave_up)
+            if pause is not None and isinstance(error, Busy):
+                await pause(error)
+    raise StoreUnavailable(f"gave up after {tries} conflicting writes to {target}; try again")
 
 
-async def side_by_side(items: Iterable[T], do: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE) -> list[R]:
-    """Return the results of `do` for all items, in order; at most `at_once` calls run side by side.
+async def run_concurrently(items: Iterable[T], do: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE) -> list[R]:
+    """Return the results of `do` for all items, in order. At most `at_once` calls run at a time.
 
-    Raise the first error once all have ended.
+    Raise the first error once all calls have ended.
     """
     turns = asyncio.Semaphore(at_once)
 
@@ -87,7 +92,3 @@ async def side_by_side(items: Iterable[T], do: Callable[[T], Awaitable[R]], at_o
             raise outcome
         results.append(outcome)
     return results
-
-
-async def pause() -> None:
-    await asyncio.sleep(_PAUSE_S)

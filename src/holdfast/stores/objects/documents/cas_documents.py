@@ -1,245 +1,276 @@
-"""Sheets in a bucket: read, written where they are still what was read, several of them in one step.
+"""Read documents, write them unless another write came first, and change several of them atomically.
 
-A write whose answer was lost is looked for: it is this one's if the sheet that stands there has its nonce, or had.
+If the response to a write is lost, the document is read again: the write succeeded if the stored document has its
+nonce, or lists it among the past ones.
 
-**A step over several sheets.** Each is written with the step's id and with what it said before; then the step's record
-is made, by which all of them hold at once. Until then readers see what was there before. Whoever finds a step that has
-no record some time after it began makes one that says it does not hold: of the two records, one can be made. That is
-safe at any time; to wait a while first only spares a slow process from doing it again.
+**A step over several documents.** Each document is written with the step's id and its prior body. Then the step's
+record is created, which commits all of them at once. Until then readers see the prior bodies. A process that finds a
+step without a record, some time after it began, creates a record that aborts it. Only one of the two records can be
+created, so aborting is safe at any time; the delay only spares slow processes a repetition.
 
-    write sheets, each with step and prior     dies here: none holds, and they go back
-    make .holdfast/step/<id> {holds}           from here on all of them hold
-    write sheets without step, delete record   dies here: the next sweep does it
+    write documents with step and prior            crash: not committed, readers see the prior bodies
+    create .holdfast/step/<id> {is_committed}      from here on all documents are visible
+    write documents without step, delete record    crash: the next sweep does this
+
+How to change this format: see `document_format.py`. Processes of two versions may meet in one step, so a change to how
+a step is decided needs a release that understands both ways before the one that uses the new way.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
+from holdfast.background import wait_for_event
 from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.objects.buckets.bucket import Bucket, ObjectMissing, ObjectVersion, PreconditionFailed, Unanswered
 from holdfast.stores.objects.buckets.retries import (
     Busy,
-    answered,
+    as_unavailable,
     read_object,
-    side_by_side,
+    retry_conflicts,
+    run_concurrently,
     unavailable,
-    until_unchanged,
 )
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import (
     CasDocument,
     StepBody,
-    decode_sheet,
+    decode_document,
     encode,
-    encode_sheet,
+    encode_document,
     new_nonce,
 )
 
 _log = logging.getLogger("holdfast")
 
-T = TypeVar("T")
-
 _TRIES = 5
-# A step that holds is finished after this long.
+# Pause before a document of an undecided step is read again.
+_PAUSE_MS = 20
+# A committed step is finished after this time. Documents that are rewritten meanwhile need no extra write.
 _FINISH_MS = 5_000
-# How long the record of a step that does not hold is kept: no process takes so long to make one.
+# Time for which the record of an aborted step is kept. No step takes this long, so none can be committed after that.
 _KEEP_REFUSED_MS = 3_600_000
 
-# The body of a sheet that says there is nothing.
-NOTHING = b""
+# The body of a document that counts as missing.
+EMPTY = b""
 
-_step_of = msgspec.msgpack.Decoder(StepBody).decode
+_decode_step = msgspec.msgpack.Decoder(StepBody).decode
 
 
 @dataclass(slots=True)
 class ReadCasDocument:
-    """A sheet as it was read. `body` is what holds (None: there is nothing), `sheet` what stands there."""
+    """A document as it was read. `body` is the visible body (None: the document counts as missing), `content` the
+    stored document."""
 
     key: str
     body: bytes | None
-    sheet: CasDocument
-    stamp: ObjectVersion
-    # Its step is not decided: nothing can be written here for the moment.
+    content: CasDocument
+    version: ObjectVersion
+    # Its step is not decided yet, so it cannot be written for the moment.
     is_busy: bool = False
 
 
 class CasWrite(NamedTuple):
-    """One sheet of a step. `held` is what was read; None: there is none."""
+    """A write in a step. `current` is the document that it replaces; None if there is none."""
 
     key: str
     body: bytes
-    held: ReadCasDocument | None
+    current: ReadCasDocument | None
 
 
 class CasDocuments:
+    """Reader and writer of the CAS documents of a bucket."""
+
     def __init__(self, bucket: Bucket, clock: Clock) -> None:
         self.bucket = bucket
         self.clock = clock
         self.writes = 0
-        # Steps known to hold, or not; and those of this process that are not decided yet.
+        # Known outcomes of steps, and the steps of this process that are not decided yet.
         self._decided: dict[str, bool] = {}
-        self._own: set[str] = set()
-        # Records of steps that are to be finished, and from when on: what is written meanwhile anyway costs nothing.
+        self._undecided: set[str] = set()
+        # Set when a step of this process ends, for calls that wait for it.
+        self._ended: dict[str, asyncio.Event] = {}
+        # Keys of step records, with the time from which on the steps are to be finished.
         self.unfinished: dict[str, int] = {}
 
     # --- Reading ---------------------------------------------------------------------------------------------
 
     async def read(self, key: str) -> ReadCasDocument | None:
-        """What holds. None: there is no sheet."""
+        """Return a document with its visible body, or None if it does not exist. Raise `StoreUnavailable`.
+
+        A document of an undecided step is returned with `is_busy`. An abandoned step is aborted first.
+        """
         looked_for: str | None = None
         while True:
             found = await read_object(self.bucket, key)
             if found is None:
                 return None
-            raw, stamp = found
-            sheet = decode_sheet(key, raw)
-            if sheet.step is None:
-                return ReadCasDocument(key, sheet.body or None, sheet, stamp)
-            holds = await self._holds(sheet.step)
-            if holds is None and sheet.step not in self._own and self._is_abandoned(sheet.step):
-                # A step that was finished has no record any more, but then its sheets do not name it either: only one
-                # that is still named after its record was looked for was never decided.
-                if looked_for != sheet.step:
-                    looked_for = sheet.step
+            raw, version = found
+            document = decode_document(key, raw)
+            if document.step is None:
+                return ReadCasDocument(key, document.body or None, document, version)
+            is_committed = await self._read_outcome(document.step)
+            if is_committed is None and document.step not in self._undecided and self._is_abandoned(document.step):
+                # A finished step has no record either, but its documents do not name it any more. Only a step that is
+                # still named after its record was looked up was never decided.
+                if looked_for != document.step:
+                    looked_for = document.step
                     continue
-                holds = await self._decide(sheet.step, StepBody(False, []))
-            body = sheet.body if holds else sheet.prior
-            return ReadCasDocument(key, body or None, sheet, stamp, is_busy=holds is None)
+                is_committed = await self._decide(document.step, StepBody(False, []))
+            body = document.body if is_committed else document.prior
+            return ReadCasDocument(key, body or None, document, version, is_busy=is_committed is None)
 
     def _is_abandoned(self, step: str) -> bool:
-        return self.clock.now_ms() >= _began_at(step) + self.bucket.patience_ms
+        return self.clock.now_ms() >= _began_at(step) + self.bucket.step_timeout_ms
 
-    async def _holds(self, step: str) -> bool | None:
-        """None: it has no record."""
+    async def _read_outcome(self, step: str) -> bool | None:
+        """Return whether a step is committed; None if it has no record."""
         known = self._decided.get(step)
-        if known is not None or step in self._own:
+        if known is not None or step in self._undecided:
             return known
         found = await read_object(self.bucket, layout.step(step))
-        return None if found is None else self._note(step, _step_of(decode_sheet(step, found.content).body).holds)
+        if found is None:
+            return None
+        return self._remember_outcome(step, _decode_step(decode_document(step, found.content).body).is_committed)
 
-    def _note(self, step: str, holds: bool) -> bool:
+    def _remember_outcome(self, step: str, is_committed: bool) -> bool:
         if len(self._decided) > 10_000:
             self._decided.clear()
-        self._decided[step] = holds
-        return holds
+        self._decided[step] = is_committed
+        return is_committed
 
     # --- Writing ---------------------------------------------------------------------------------------------
 
-    async def write(self, key: str, body: bytes, held: ReadCasDocument | None) -> ReadCasDocument:
-        """Where `held` is what stands there; None: nothing does. `PreconditionFailed`, `StoreUnavailable`."""
-        return await self._write(key, body, held, None)
+    async def write(self, key: str, body: bytes, current: ReadCasDocument | None) -> ReadCasDocument:
+        """Write a document if `current` is still the stored one (None: if none exists).
 
-    async def _write(self, key: str, body: bytes, held: ReadCasDocument | None, step: str | None) -> ReadCasDocument:
-        if held is not None and held.is_busy:
-            raise Busy
-        prior = None if step is None or held is None else held.body
-        raw, sheet = encode_sheet(body, None if held is None else held.sheet, step=step, prior=prior)
+        Raise `PreconditionFailed` if another write came first, `Busy` if `current` belongs to an undecided step, and
+        `StoreUnavailable`.
+        """
+        return await self._write(key, body, current, None)
+
+    async def _write(self, key: str, body: bytes, current: ReadCasDocument | None, step: str | None) -> ReadCasDocument:
+        if current is not None and current.is_busy:
+            raise Busy(current.content.step)
+        prior = None if step is None or current is None else current.body
+        raw, document = encode_document(body, None if current is None else current.content, step=step, prior=prior)
         self.writes += 1
         try:
-            if held is None:
-                stamp = await self.bucket.create(key, raw)
+            if current is None:
+                version = await self.bucket.create(key, raw)
             else:
-                stamp = await self.bucket.replace(key, raw, held.stamp.etag)
+                version = await self.bucket.replace(key, raw, current.version.etag)
         except (PreconditionFailed, Unanswered) as error:
-            return await self._was_written(key, sheet, error)
-        return ReadCasDocument(key, body, sheet, stamp)
+            return await self._find_lost_write(key, document, error)
+        return ReadCasDocument(key, body, document, version)
 
-    async def _was_written(self, key: str, sheet: CasDocument, error: Exception) -> ReadCasDocument:
-        """The sheet after all, if it is only the answer that was lost."""
+    async def _find_lost_write(self, key: str, document: CasDocument, error: Exception) -> ReadCasDocument:
+        """Return the document if its write succeeded although its response was lost; otherwise raise the error."""
         if (found := await read_object(self.bucket, key)) is not None:
-            there = decode_sheet(key, found.content)
-            if there.nonce == sheet.nonce:
-                return ReadCasDocument(key, there.body, there, found.stamp)
-            if sheet.nonce in there.past:
-                # Written, and written over since: the caller must read it again before it goes on.
-                return ReadCasDocument(key, sheet.body, sheet, ObjectVersion("overwritten", "overwritten"))
+            there = decode_document(key, found.content)
+            if there.nonce == document.nonce:
+                return ReadCasDocument(key, there.body, there, found.version)
+            if document.nonce in there.past:
+                # Written, and replaced since: the caller must read it again before the next write.
+                return ReadCasDocument(key, document.body, document, ObjectVersion("overwritten", "overwritten"))
         if isinstance(error, PreconditionFailed):
             raise PreconditionFailed(str(error)) from None
         raise unavailable(error) from None
 
     # --- Steps -----------------------------------------------------------------------------------------------
 
-    async def write_all(self, writes: Sequence[CasWrite], turns: Sequence[CasWrite] = ()) -> list[ReadCasDocument]:
+    async def write_all(self, writes: Sequence[CasWrite], guards: Sequence[CasWrite] = ()) -> list[ReadCasDocument]:
         """Write all of these documents, or none.
 
-        Raise `PreconditionFailed`, `Busy` (another process took this step for dead) or `StoreUnavailable`; then nothing
-        is written. `turns` are written before the others, one by one, so that steps that would conflict again and again
-        take turns.
+        Raise `PreconditionFailed`, `Busy` (another process aborted this step) or `StoreUnavailable`; then nothing is
+        written. `guards` are written before the others, one by one in order of key, so that steps which would conflict
+        again and again take turns.
         """
-        if len(writes) == 1 and not turns:
+        if len(writes) == 1 and not guards:
             [only] = writes
             return [await self.write(*only)]
         began_at = self.clock.now_ms()
-        step = f"{layout.digits(began_at)}-{new_nonce().hex()}"
-        self._own.add(step)
+        step = f"{layout.pad_id(began_at)}-{new_nonce().hex()}"
+        self._undecided.add(step)
+        ended = self._ended[step] = asyncio.Event()
         written: dict[str, ReadCasDocument] = {}
         try:
 
             async def write(each: CasWrite) -> None:
-                written[each.key] = await self._write(each.key, each.body, each.held, step)
+                written[each.key] = await self._write(each.key, each.body, each.current, step)
 
-            for each in sorted(turns, key=lambda turn: turn.key):
+            for each in sorted(guards, key=lambda guard: guard.key):
                 await write(each)
-            await side_by_side(writes, write)
+            await run_concurrently(writes, write)
             if self.clock.now_ms() - began_at > _KEEP_REFUSED_MS // 2:
-                raise StoreUnavailable("the bucket is too slow: a step took longer than any may take")
-            holds = await self._decide(step, StepBody(True, [each.key for each in (*turns, *writes)]))
+                raise StoreUnavailable("the bucket is too slow: a change of several documents timed out; try again")
+            is_committed = await self._decide(step, StepBody(True, [each.key for each in (*guards, *writes)]))
         except BaseException as error:
-            await self._give_up(step, error)
+            await self._abort(step, error)
             raise
         finally:
-            self._own.discard(step)
-        if not holds:
-            raise Busy
+            self._undecided.discard(step)
+            del self._ended[step]
+            ended.set()
+        if not is_committed:
+            raise Busy(step)
         self.unfinished[layout.step(step)] = began_at + _FINISH_MS
         return [written[each.key] for each in writes]
 
     async def _decide(self, step: str, wanted: StepBody) -> bool:
-        """Make the step's record. Whether it holds: by this record, or by another's."""
+        """Create the step's record. Return whether the step is committed, by this record or by another process's."""
         for _ in range(_TRIES):
             try:
                 await self._write(layout.step(step), encode(wanted), None, None)
             except PreconditionFailed:
                 found = await read_object(self.bucket, layout.step(step))
                 if found is None:
-                    continue  # refused, though there is none
-                return self._note(step, _step_of(decode_sheet(step, found.content).body).holds)
-            return self._note(step, wanted.holds)
-        raise StoreUnavailable("the record of a step can be neither made nor read: later")
+                    continue  # refused, although it does not exist
+                return self._remember_outcome(
+                    step, _decode_step(decode_document(step, found.content).body).is_committed
+                )
+            return self._remember_outcome(step, wanted.is_committed)
+        raise StoreUnavailable("the record of a step can neither be created nor read; try again")
 
-    async def _give_up(self, step: str, error: BaseException) -> None:
-        """Let nobody wait for what will not hold. If that fails as well, it is given up by whoever finds it."""
+    async def _abort(self, step: str, error: BaseException) -> None:
+        """Abort a failed step, so that no call waits for it. If that fails too, the next reader of its documents aborts
+        it."""
         try:
-            self._own.discard(step)
+            self._undecided.discard(step)
             if step not in self._decided:
                 await self._decide(step, StepBody(False, []))
         except (StoreUnavailable, ObjectMissing, Unanswered) as second:
-            _log.debug("a step that failed (%s) was not given up: %s", error, second)
+            _log.debug("a failed step (%s) could not be aborted: %s", error, second)
 
-    async def settle(self, held: ReadCasDocument) -> ReadCasDocument | None:
-        """A sheet whose step is decided, written as what holds; None: there is nothing. Exactly this one is written, or
-        deleted: the process whose step it was may be making another."""
-        if held.sheet.step is None or held.is_busy:
-            return held
-        if held.body is None:
-            await self.write_nothing(held)
+    async def resolve(self, current: ReadCasDocument) -> ReadCasDocument | None:
+        """Rewrite a document of a decided step with its visible body, without the step. Return it, or None if it counts
+        as missing.
+
+        Only the version that was read is replaced or deleted: the process that made the step may be writing another
+        one.
+        """
+        if current.content.step is None or current.is_busy:
+            return current
+        if current.body is None:
+            await self.erase(current)
             return None
-        return await self.write(held.key, held.body, held)
+        return await self.write(current.key, current.body, current)
 
-    async def write_nothing(self, held: ReadCasDocument) -> None:
-        """An empty sheet in its place; gone where the bucket can delete exactly this one."""
-        emptied = await self.write(held.key, NOTHING, held)
+    async def erase(self, current: ReadCasDocument) -> None:
+        """Replace a document by an empty one, which counts as missing, and delete that where the bucket can do so
+        exactly."""
+        emptied = await self.write(current.key, EMPTY, current)
         if self.bucket.deletes_exactly:
-            with answered():
-                await self.bucket.delete_exactly(held.key, emptied.stamp.etag)
+            with as_unavailable():
+                await self.bucket.delete_exactly(current.key, emptied.version.etag)
 
     async def finish_due(self, limit: int, now_ms: int) -> None:
-        """Steps whose time has come."""
+        """Finish at most `limit` steps whose time has come."""
         for key in [key for key, at_ms in self.unfinished.items() if at_ms <= now_ms][:limit]:
             if await self.finish(key, now_ms):
                 self.unfinished.pop(key, None)
@@ -247,33 +278,44 @@ class CasDocuments:
                 self.unfinished[key] = now_ms + _KEEP_REFUSED_MS
 
     async def finish(self, key: str, now_ms: int) -> bool:
-        """Of a step's record, some time after: settle what it wrote, then delete it. False: it must stay for now."""
+        """Finish a step by its record: resolve its documents, then delete the record. Return False if the record must
+        stay for now."""
         found = await read_object(self.bucket, key)
         if found is None:
             return True
-        body = _step_of(decode_sheet(key, found.content).body)
-        step = layout.own_name(key)
-        if not body.holds:
+        body = _decode_step(decode_document(key, found.content).body)
+        step = layout.stem(key)
+        if not body.is_committed:
             if now_ms - _began_at(step) < _KEEP_REFUSED_MS:
                 return False
             await self.delete([key])
             return True
-        await side_by_side(body.keys, lambda each: self._settle_of(step, each))
+        await run_concurrently(body.keys, lambda each: self._resolve_key(step, each))
         await self.delete([key])
         return True
 
-    async def _settle_of(self, step: str, key: str) -> None:
-        async def settle() -> None:
-            held = await self.read(key)
-            if held is not None and held.sheet.step == step:
-                await self.settle(held)
+    async def _resolve_key(self, step: str, key: str) -> None:
+        async def resolve() -> None:
+            current = await self.read(key)
+            if current is not None and current.content.step == step:
+                await self.resolve(current)
 
-        await until_unchanged(settle, f"{key} changes all the time: later", tries=_TRIES)
+        await retry_conflicts(resolve, key, self.pause, tries=_TRIES)
+
+    async def pause(self, busy: Busy) -> None:
+        """Wait before a document is read again: for 20 ms on the clock, or for the end of its step if that is sooner.
+
+        The end of a step is known at once if the step is this process's own.
+        """
+        if busy.step in self._decided:
+            return
+        await wait_for_event(self.clock, self._ended.get(busy.step or "", asyncio.Event()), _PAUSE_MS)
 
     # --- Deleting --------------------------------------------------------------------------------------------
 
     async def delete(self, keys: Sequence[str]) -> None:
-        with answered():
+        """Delete objects; missing ones are ignored. Raise `StoreUnavailable`."""
+        with as_unavailable():
             await self.bucket.delete(keys)
 
 

@@ -1,15 +1,16 @@
-"""Documents as bytes.
+"""The encoding of documents that are compared and swapped (CAS documents).
 
-Every document that is compared and swapped is a *sheet*:
+    "HF" | format 1 | crc32 of the rest, 4 bytes | MessagePack array:
+        nonce     random, new with every write, so that equal content never has an equal ETag
+        past      the nonces of the previous writes, latest first
+        step      id of the multi-document step that wrote this, while it is not finished (cas_documents.py); else nil
+        prior     the body before that step; nil: the document did not exist
+        body      MessagePack of one of the structs below, or empty: the document counts as missing
 
-    "HF" | format 1 | crc32 4 of the rest | MessagePack array:
-        nonce     of this write; never the same twice, so that equal content never means an equal ETag
-        past      the nonces of the writes before it, the latest first
-        step      id of the step that wrote it, while that may not hold yet (steps.py); else nil
-        prior     what the sheet said before that step; nil: there was none
-        body      MessagePack of what it is about
-
-New fields come at the end of an array, with a default.
+How to change this format: append new fields at the end of a struct, with a default, and processes of both versions can
+read each other's documents; a version that does not know a field drops it when it rewrites the document. For any other
+change increase `FORMAT`, let `decode_document` read both formats, and write the new one only in the release after that.
+Keep a fixture of each format in the tests.
 """
 
 import os
@@ -26,7 +27,7 @@ from holdfast.model.rules.lifecycle import Life
 
 FORMAT = 1
 NONCE_BYTES = 12
-# Writes that a sheet remembers: a write whose answer was lost is looked for among them.
+# Number of previous nonces that a document keeps: a write whose response was lost is looked up among them.
 _PAST = 6
 
 _HEAD = struct.Struct(">2sBI")
@@ -34,6 +35,8 @@ _MAGIC = b"HF"
 
 
 class CasDocument(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A document as it is stored. The fields are explained at the top of this file."""
+
     nonce: bytes
     past: list[bytes]
     step: str | None
@@ -41,8 +44,9 @@ class CasDocument(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: bytes
 
 
-class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An event in the outbox. `number` counts the message's events; `order` sorts those of one process."""
+class OutboxEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An event that is not in the journal yet. `number` counts the events of its message; `order` sorts the events of
+    one process."""
 
     number: int
     order: int
@@ -50,7 +54,7 @@ class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MessageBody(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """All of a message but its payload and its state document."""
+    """A message without its payload and its state document."""
 
     id: int
     tenant: str
@@ -66,26 +70,26 @@ class MessageBody(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     group: str | None = None
     given_correlation_id: str | None = None
     max_retries: int | None = None
-    # The process that granted the lease: its end is by that one's clock.
+    # The process that granted the lease. Its clock determines when the lease ends.
     granter: str | None = None
-    # Events so far, and those that are not in the journal yet.
-    noted: int = 0
-    outbox: list[Note] = []
+    # Number of events so far, and the events that are not in the journal yet.
+    event_count: int = 0
+    outbox: list[OutboxEvent] = []
     has_state: bool = False
-    # Nothing is left of it but its events; after them it is deleted.
+    # The message has ended; it is deleted once its events are in the journal.
     is_gone: bool = False
-    # The message is elsewhere, under this key.
+    # Set in a stub: the key that the message was moved to.
     moved_to: str | None = None
-    # Where it left such a sheet behind: deleted with the message.
+    # Keys of the stubs that the message left behind; they are deleted with it.
     stubs: list[str] = []
-    # Where payload and state lie, if not beside this.
-    payload_at: str | None = None
-    state_at: str | None = None
-    # Its state document was written, and must be there from then on. Older versions did not record this.
+    # Keys of payload and state, if not derived from the key of the metadata.
+    payload_key: str | None = None
+    state_key: str | None = None
+    # The state document has been written, so a missing one is lost. Older versions did not record this.
     is_state_written: bool = False
 
     def envelope(self, payload: bytes | None = None) -> Envelope:
-        """Without a payload it is left where it is."""
+        """Return the message's envelope. Without a payload, it refers to the stored one."""
         return Envelope(
             id=self.id,
             enqueued_at=self.enqueued_at,
@@ -102,96 +106,116 @@ class MessageBody(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def ref(self) -> QueueRef:
+        """The queue of the message."""
         return QueueRef(self.tenant, self.queue)
 
     @property
     def is_message(self) -> bool:
+        """True unless this is a stub or the message has ended."""
         return self.moved_to is None and not self.is_gone
 
     @property
     def is_dead_letter(self) -> bool:
+        """True if the message has failed."""
         return self.is_message and self.life.state is State.FAILED
 
-    # Last: the name hides the type's from here on.
+    # Last, because the name hides the type `bytes` from here on.
     @property
     def bytes(self) -> int:
+        """The size of payload and headers, as quotas count it."""
         return self.envelope().bytes
 
 
 class KeyBody(msgspec.Struct, frozen=True, array_like=True):
+    """An idempotency key: its first message, and the end of its deduplication window."""
+
     id: int
     given_correlation_id: str | None
     ends_at: int
 
 
-class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """A group's messages that may be in flight."""
+class GroupBody(msgspec.Struct, frozen=True, array_like=True):
+    """The ids of a group's messages that may be in flight."""
 
     ids: list[int]
 
 
 class LedgerBody(msgspec.Struct, frozen=True, array_like=True):
+    """A consumer's claim ledger."""
+
     consumer: str
     closed_upto: int = -1
-    # By number: when, and the receipts.
+    # Open claims by number: the time of the claim, and the receipts.
     open: dict[int, tuple[int, list[tuple[int, bytes, int]]]] = {}
 
 
 class NodeBody(msgspec.Struct, frozen=True, array_like=True):
+    """The lease of a node number. `holder` is None once it was released; `highest_id` is the highest id made with
+    it."""
+
     holder: str | None
     ends_at: int
     highest_id: int
 
 
-class RoomBody(msgspec.Struct, frozen=True, array_like=True):
-    """What a tenant keeps, with what was last checked against its quotas."""
+class QuotaGuardBody(msgspec.Struct, frozen=True, array_like=True):
+    """Messages and bytes of a tenant when its quotas were last checked."""
 
     messages: int
     bytes: int
 
 
 class StepBody(msgspec.Struct, frozen=True, array_like=True):
-    """Whether a step holds, and what it wrote."""
+    """The outcome of a multi-document step, and the keys that it wrote."""
 
-    holds: bool
+    is_committed: bool
     keys: list[str]
 
 
 class SegmentBody(msgspec.Struct, frozen=True, array_like=True):
+    """A segment of the journal."""
+
     events: list[JournalEvent]
-    # From whose outboxes they came, up to which number.
+    # The metadata keys whose outboxes these events came from, each with the number of its last event here.
     emptied: list[tuple[str, int]]
 
 
 encode = msgspec.msgpack.Encoder().encode
-_sheet_of = msgspec.msgpack.Decoder(CasDocument).decode
-message_of = msgspec.msgpack.Decoder(MessageBody).decode
+_decode_document = msgspec.msgpack.Decoder(CasDocument).decode
+decode_message = msgspec.msgpack.Decoder(MessageBody).decode
 
 
 def new_nonce() -> bytes:
+    """Return a nonce for a write."""
     return os.urandom(NONCE_BYTES)
 
 
-def encode_sheet(
+def encode_document(
     body: bytes, before: CasDocument | None = None, *, step: str | None = None, prior: bytes | None = None
 ) -> tuple[bytes, CasDocument]:
-    """What to write, and the sheet that it is. `before` is what stands there now."""
+    """Return a new document and its encoding. `before` is the document that it replaces, or None.
+
+    With `step` it becomes visible only once that step is committed; until then readers see `prior`.
+    """
     past = [] if before is None else [before.nonce, *before.past][:_PAST]
-    sheet = CasDocument(new_nonce(), past, step, prior, body)
-    packed = encode(sheet)
-    return _HEAD.pack(_MAGIC, FORMAT, crc32(packed)) + packed, sheet
+    document = CasDocument(new_nonce(), past, step, prior, body)
+    packed = encode(document)
+    return _HEAD.pack(_MAGIC, FORMAT, crc32(packed)) + packed, document
 
 
-def decode_sheet(key: str, raw: bytes) -> CasDocument:
+def decode_document(key: str, raw: bytes) -> CasDocument:
+    """Return a stored document. Raise `StoreUnavailable`, naming the key, if it is damaged or not Holdfast's."""
     try:
         magic, format, checksum = _HEAD.unpack_from(raw)
         packed = raw[_HEAD.size :]
         if magic != _MAGIC:
-            raise StoreUnavailable(f"{key} is not of Holdfast: look what else writes into this place")
+            raise StoreUnavailable(f"{key} was not written by Holdfast; check what else writes to this store")
         if format != FORMAT:
-            raise StoreUnavailable(f"{key} has format {format}, this version reads {FORMAT}: upgrade Holdfast")
+            raise StoreUnavailable(
+                f"{key} has format {format}, but this version reads format {FORMAT}; upgrade Holdfast"
+            )
         if crc32(packed) != checksum:
             raise StoreUnavailable(f"{key} is damaged: its checksum does not match; restore a backup")
-        return _sheet_of(packed)
+        return _decode_document(packed)
     except (struct.error, msgspec.MsgspecError) as error:
         raise StoreUnavailable(f"{key} is damaged ({error}): restore a backup") from None

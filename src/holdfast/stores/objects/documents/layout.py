@@ -1,164 +1,188 @@
-"""Where everything lies. Ids are the snowflake in 19 decimal digits: listings come in their order.
+"""The keys of all objects. Ids are snowflakes in 19 decimal digits, so listings come in order of id.
 
-    <tenant>/tenant.json                    the tenant: its number, its config, its queues and their numbers
-    <tenant>/room.pb                        what a tenant with quotas had room for last: checks take turns by it
+    <tenant>/tenant.json                    the tenant: its number, its configuration, its queues and their numbers
+    <tenant>/room.pb                        of a tenant with quotas: every step that adds or moves messages writes it
     <tenant>/q/<queue>/policy.json          the queue: number, policy, paused, draining
-    <tenant>/q/<queue>/msg/<id>.pb          a message's metadata: the truth about it
+    <tenant>/q/<queue>/msg/<id>.pb          a message's metadata: the source of truth about the message
     <tenant>/q/<queue>/msg/<id>.bin         its payload
     <tenant>/q/<queue>/state/<id>.json      its state document
-    <tenant>/q/<queue>/dlq/msg/<id>.pb …    the same three of a dead letter
-    <tenant>/q/<queue>/key/<hash>.pb        an idempotency key that was seen
-    <tenant>/q/<queue>/group/<hash>.pb      the batch of a FIFO group that is in flight
-    <tenant>/q/<queue>/group/<hash>/<id>    a message of the group: lists them by id
+    <tenant>/q/<queue>/dlq/msg/<id>.pb …    the same three for a dead letter
+    <tenant>/q/<queue>/key/<hash>.pb        an idempotency key and its first message
+    <tenant>/q/<queue>/group/<hash>.pb      the batch of a FIFO group that may be in flight
+    <tenant>/q/<queue>/group/<hash>/<id>    marks a message as a member of the group; listed in order of id
     <tenant>/q/<queue>/ledger/<hash>.pb     a consumer's numbered claims
     <tenant>/q/<queue>/schedule/<name>.pb   a schedule
-    .holdfast/tenants.json                  the highest tenant number
-    .holdfast/node/<number>.pb              who has a node number
-    .holdfast/step/<id>.pb                  whether a change of several documents holds
+    .holdfast/tenants.json                  the number of every tenant
+    .holdfast/node/<number>.pb              the holder of a node number
+    .holdfast/step/<id>.pb                  the outcome of a multi-document step
     .holdfast/journal/<number>.pb           events, in segments
-    .holdfast/journal.json                  up to which segment the outboxes are emptied
+    .holdfast/journal.json                  the last segment whose outboxes are emptied
 
-No tenant's name begins with a dot, and no name has a slash: no key of one tenant or queue is another's.
+No tenant's name begins with a dot, and no name contains a slash, so the keys of two tenants or queues never collide.
+
+How to change this format: a new kind of object gets a new prefix, which `verify/` must know, or it reports the object
+as of no known kind. Never reuse a prefix for another kind, and never change the key of an existing kind: processes of
+the previous version would not find the objects of the new one.
 """
 
 from hashlib import blake2b
 
 from holdfast.model.names import QueueRef
 
-OWN = ".holdfast/"
-TENANTS = OWN + "tenants.json"
-NODES = OWN + "node/"
-STEPS = OWN + "step/"
-JOURNAL = OWN + "journal/"
-JOURNAL_HEAD = OWN + "journal.json"
+INTERNAL = ".holdfast/"
+TENANTS = INTERNAL + "tenants.json"
+NODES = INTERNAL + "node/"
+STEPS = INTERNAL + "step/"
+JOURNAL = INTERNAL + "journal/"
+JOURNAL_HEAD = INTERNAL + "journal.json"
 
 METADATA = ".pb"
 PAYLOAD = ".bin"
 
 
-def own_name(key: str) -> str:
-    """The last part of a key, without its ending."""
+def stem(key: str) -> str:
+    """Return the last part of a key without its extension."""
     return key[key.rfind("/") + 1 :].partition(".")[0]
 
 
-def hashed(text: str) -> str:
+def hash_name(text: str) -> str:
+    """Return a name of 32 hexadecimal digits for a text that may contain any character."""
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def digits(number: int) -> str:
+def pad_id(number: int) -> str:
+    """Return a number in 19 digits, so that the order of keys is the order of numbers."""
     return f"{number:019}"
 
 
 def node(number: int) -> str:
+    """Return the key of a node number's document."""
     return f"{NODES}{number:04}.pb"
 
 
 def step(id: str) -> str:
+    """Return the key of a step's record."""
     return f"{STEPS}{id}.pb"
 
 
 def segment(number: int) -> str:
-    return f"{JOURNAL}{digits(number)}.pb"
+    """Return the key of a journal segment."""
+    return f"{JOURNAL}{pad_id(number)}.pb"
 
 
 def tenant(name: str) -> str:
+    """Return the key of a tenant's document."""
     return f"{name}/tenant.json"
 
 
-def is_tenant(key: str) -> bool:
-    return key.endswith("/tenant.json") and key.count("/") == 1
-
-
-def room(name: str) -> str:
+def quota_guard(name: str) -> str:
+    """Return the key of the document that guards a tenant's quotas."""
     return f"{name}/room.pb"
 
 
 def queue(ref: QueueRef) -> str:
+    """Return the prefix of all objects of a queue."""
     return f"{ref.tenant}/q/{ref.queue}/"
 
 
 def parse_queue(key: str) -> QueueRef:
-    """Of a key below a queue."""
+    """Return the queue of a key below it."""
     tenant_name, _, queue_name, _ = key.split("/", 3)
     return QueueRef(tenant_name, queue_name)
 
 
 def policy(ref: QueueRef) -> str:
+    """Return the key of a queue's document."""
     return queue(ref) + "policy.json"
 
 
 def messages(ref: QueueRef, *, dead: bool = False) -> str:
+    """Return the prefix of metadata and payloads, of messages or of dead letters."""
     return queue(ref) + ("dlq/msg/" if dead else "msg/")
 
 
-def beside_messages(ref: QueueRef) -> list[str]:
-    """Where everything lies that is of one message."""
+def side_prefixes(ref: QueueRef) -> list[str]:
+    """Return the prefixes of all objects that belong to single messages."""
     return [messages(ref), messages(ref, dead=True), queue(ref) + "state/", queue(ref) + "dlq/state/", groups(ref)]
 
 
 def message(ref: QueueRef, id: int, *, dead: bool = False) -> str:
-    return messages(ref, dead=dead) + digits(id) + METADATA
+    """Return the key of a message's metadata."""
+    return messages(ref, dead=dead) + pad_id(id) + METADATA
 
 
 def payload_of(message_key: str) -> str:
+    """Return the key of a payload, by the key of its metadata."""
     return message_key.removesuffix(METADATA) + PAYLOAD
 
 
 def state_of(message_key: str) -> str:
+    """Return the key of a state document, by the key of its metadata."""
     head, _, name = message_key.rpartition("msg/")
     return f"{head}state/{name.removesuffix(METADATA)}.json"
 
 
 def is_dead(message_key: str) -> bool:
+    """Return whether a metadata key is in dlq/."""
     return "/dlq/msg/" in message_key
 
 
 def is_message(key: str) -> bool:
+    """Return whether a key is a message's metadata."""
     return "/msg/" in key and key.endswith(METADATA)
 
 
 def parse_message(key: str) -> int | None:
-    """The id, if it is a message's metadata."""
-    return int(own_name(key)) if key.endswith(METADATA) else None
+    """Return the id in the key of a message's metadata; None for any other key."""
+    return int(stem(key)) if key.endswith(METADATA) else None
 
 
 def parse_id(key: str) -> int | None:
-    """Of whatever is of one message: the id, if it has one."""
-    digits_of = own_name(key).partition("-")[0]
+    """Return the id in the key of any object that belongs to one message; None if the key has no id."""
+    digits_of = stem(key).partition("-")[0]
     return int(digits_of) if digits_of.isdecimal() else None
 
 
 def keys(ref: QueueRef) -> str:
+    """Return the prefix of a queue's idempotency keys."""
     return queue(ref) + "key/"
 
 
 def key(ref: QueueRef, text: str) -> str:
-    return keys(ref) + hashed(text) + METADATA
+    """Return the key of an idempotency key's document."""
+    return keys(ref) + hash_name(text) + METADATA
 
 
 def groups(ref: QueueRef) -> str:
+    """Return the prefix of a queue's groups."""
     return queue(ref) + "group/"
 
 
 def group(ref: QueueRef, name: str) -> str:
-    return groups(ref) + hashed(name) + METADATA
+    """Return the key of a group's batch."""
+    return groups(ref) + hash_name(name) + METADATA
 
 
 def group_members(ref: QueueRef, name: str) -> str:
-    return f"{groups(ref)}{hashed(name)}/"
+    """Return the prefix of a group's members."""
+    return f"{groups(ref)}{hash_name(name)}/"
 
 
 def group_member(ref: QueueRef, name: str, id: int) -> str:
-    return group_members(ref, name) + digits(id)
+    """Return the key that marks a message as a member of its group."""
+    return group_members(ref, name) + pad_id(id)
 
 
 def ledger(ref: QueueRef, consumer: str) -> str:
-    return f"{queue(ref)}ledger/{hashed(consumer)}.pb"
+    """Return the key of a consumer's ledger."""
+    return f"{queue(ref)}ledger/{hash_name(consumer)}.pb"
 
 
 def schedules(ref: QueueRef) -> str:
+    """Return the prefix of a queue's schedules."""
     return queue(ref) + "schedule/"
 
 
 def schedule(ref: QueueRef, name: str) -> str:
+    """Return the key of a schedule."""
     return f"{schedules(ref)}{name}.pb"

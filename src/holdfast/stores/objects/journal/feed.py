@@ -1,7 +1,7 @@
-"""The journal of an object store read in bulk, by any number of processes at once: its segments alone.
+"""Read the journal of an object store in bulk, from its segments alone; any number of processes may do so.
 
-Events that wait in their messages still are not in it: those of the last seconds, and of processes that died and were
-not swept after.
+Events still in their messages' outboxes are missing: those of the last seconds, and of processes that died and were not
+swept since.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 
+from holdfast.clock import SystemClock
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import JournalEvent, parse_position
 from holdfast.stores.objects.buckets.bucket import Unanswered
@@ -22,35 +23,38 @@ from holdfast.wire.arrow import EVENT_FIELDS
 
 _BATCH = 20_000
 
-_segment_of = msgspec.msgpack.Decoder(SegmentBody).decode
+_decode_segment = msgspec.msgpack.Decoder(SegmentBody).decode
 
 
 class ObjectJournal:
-    """As ranges of it. Between two positions there are always the same events: a segment never changes."""
+    """The segments of a store as ranges of positions. Between two positions there are always the same events."""
 
     def __init__(self, url: str, tenant: str | None) -> None:
+        """Open the journal of the store at `url`, for one tenant or for all. Raise `InvalidArgument` if there is no
+        store."""
         self._bucket = make_bucket(url, syncs=False)
-        self._looking = VerifyReader(self._bucket, 0)
+        self._reader = VerifyReader(self._bucket, SystemClock())
         self._tenant = tenant
         self._runner = asyncio.Runner()
-        if self._runner.run(self._first_from(None, layout.OWN)) is None:
+        if self._runner.run(self._first_from(None, layout.INTERNAL)) is None:
             self.close()
-            raise InvalidArgument(f"{url} holds no store: give what `holdfast.open` was given", field="url")
+            raise InvalidArgument(f"{url} holds no store; pass the URL given to `holdfast.open`", field="url")
 
     def measure(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:
-        """How many events lie behind the position, up to `limit`, and where they end."""
+        """Return the number of events after the position, at most `limit`, and the position of the last one."""
         position, found = parse_position(after), 0
         for event in self._events(after, until):
             if found == limit:
                 break
             position = event.seq
-            found += self._is_meant(event)
+            found += self._is_wanted(event)
         return found, str(position)
 
     def read(self, after: str | None, until: str) -> Iterator[pa.RecordBatch]:
+        """Yield the events after `after` up to `until`, in batches of at most 20,000."""
         events: list[JournalEvent] = []
         for event in self._events(after, until):
-            if self._is_meant(event):
+            if self._is_wanted(event):
                 events.append(event)
             if len(events) == _BATCH:
                 yield _batch(events)
@@ -59,10 +63,11 @@ class ObjectJournal:
             yield _batch(events)
 
     def close(self) -> None:
+        """Close the bucket."""
         self._runner.run(self._bucket.close())
         self._runner.close()
 
-    def _is_meant(self, event: JournalEvent) -> bool:
+    def _is_wanted(self, event: JournalEvent) -> bool:
         return self._tenant is None or event.tenant == self._tenant
 
     def _events(self, after: str | None, until: str | None) -> Iterator[JournalEvent]:
@@ -72,7 +77,7 @@ class ObjectJournal:
         while number is not None:
             segment = self._runner.run(self._segment(number))
             if segment is None:
-                # Trimmed, unless it is the end.
+                # The segment was trimmed, or the journal ends here.
                 number = self._runner.run(self._first_from(layout.segment(number), layout.JOURNAL))
                 continue
             for event in segment.events:
@@ -84,19 +89,20 @@ class ObjectJournal:
 
     async def _segment(self, number: int) -> SegmentBody | None:
         try:
-            body = await self._looking.sheet(layout.segment(number))
+            body = await self._reader.read_document(layout.segment(number))
         except Unanswered as error:
-            raise StoreUnavailable(f"{self._bucket.url} does not answer: {error}") from None
-        return None if body is None else _segment_of(body)
+            raise StoreUnavailable(f"{self._bucket.url} does not respond: {error}") from None
+        return None if body is None else _decode_segment(body)
 
     async def _first_from(self, after: str | None, prefix: str) -> int | None:
-        """The number of the first that a listing shows; of what has none, 0."""
+        """Return the number of the first listed object after `after`, 0 if its key has none; None if there is no
+        object."""
         try:
             async for page in self._bucket.pages(prefix, after):
                 for item in page:
                     return layout.parse_id(item.key) or 0
         except Unanswered as error:
-            raise StoreUnavailable(f"{self._bucket.url} does not answer: {error}") from None
+            raise StoreUnavailable(f"{self._bucket.url} does not respond: {error}") from None
         return None
 
 

@@ -1,76 +1,93 @@
-"""The journal: events are collected from the messages' outboxes into segments, each event once.
+"""Collect events from the messages' outboxes into the segments of the journal, each event once.
 
-    read the head                   every outbox is emptied up to this segment; if not, do that first
-    read the metadata               so these events are in no segment yet
-    make segment n + 1              only one process can: the others begin again
-    empty the outboxes, delete what is gone
-    write the head                  dies before this: whoever is next does it again, to no effect
+    read the head                       all outboxes up to this segment are emptied; if not, that is done first
+    read the metadata                   so these events are in no segment yet
+    create segment n + 1                only one process can; the others start again
+    empty the outboxes, delete ended messages
+    write the head                      crash before this: the next process repeats the previous line harmlessly
 
-So between two segments nobody can have collected the same events twice, and a reader that has read a segment will never
-see another event before its end. Segments are read in order of their numbers, one by one: listings play no part.
+So no two processes can collect the same events between two segments, and a segment never changes after a reader has
+read it. Readers read segments one by one in order of their numbers, without relying on listings.
+
+How to change this format: events are appended to `JournalEvent` fields at the end, with defaults. `PER_SEGMENT` is part
+of every position that a reader has stored, so it cannot change.
 """
 
 import asyncio
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.events import Event, JournalEvent, parse_position
-from holdfast.model.names import QueueRef
+from holdfast.model.events import JournalEvent, parse_position
 from holdfast.stores.contract import JOURNAL_STEP, JournalPage
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
-from holdfast.stores.objects.buckets.retries import answered, side_by_side, until_unchanged
+from holdfast.stores.objects.buckets.retries import as_unavailable, retry_conflicts, run_concurrently
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import ReadCasDocument
-from holdfast.stores.objects.documents.document_format import MessageBody, Note, SegmentBody, encode, message_of
+from holdfast.stores.objects.documents.document_format import (
+    MessageBody,
+    OutboxEvent,
+    SegmentBody,
+    decode_message,
+    encode,
+)
 from holdfast.stores.objects.documents.json_documents import JournalDocument, JsonDocuments
-from holdfast.stores.objects.journal.gathering import Gathering
+from holdfast.stores.objects.journal.outbox_scan import OutboxScan
 from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import ObjectMessages
 
-# Metadata that one segment is collected from.
+# Maximum number of metadata objects that one segment is collected from.
 SEGMENT = 1_000
-# How long events wait in a message that is not settled: collecting them costs a write, unless it goes meanwhile.
+# Delay of events of a message that still exists. Collecting them costs a write of its metadata, which is saved if the
+# message ends meanwhile.
 LAG_MS = 5_000
-# A position tells the segment and the event in it.
+# A position is the segment's number times this, plus the event's index in the segment.
 PER_SEGMENT = 1 << 20
 
-_segment_of = msgspec.msgpack.Decoder(SegmentBody).decode
+_decode_segment = msgspec.msgpack.Decoder(SegmentBody).decode
 
 
 class JournalCollector:
+    """The writer, reader and trimmer of the journal."""
+
     def __init__(
-        self, messages: ObjectMessages, papers: JsonDocuments, gathering: Gathering, retention_ms: int, gather_ms: int
+        self,
+        messages: ObjectMessages,
+        json_documents: JsonDocuments,
+        outbox_scan: OutboxScan,
+        retention_ms: int,
+        scan_interval_ms: int,
     ) -> None:
-        """`gather_ms`: how often a reader makes others' events be gathered, at most."""
+        """`scan_interval_ms` is the minimum time between two scans for events of other processes, which reads start."""
         self._messages = messages
-        self._gathering = gathering
-        self._gather_ms = gather_ms
-        self._gathered_at: int | None = None
-        self._sheets = messages.sheets
-        self._papers = papers
+        self._outbox_scan = outbox_scan
+        self._scan_interval_ms = scan_interval_ms
+        self._scanned_at: int | None = None
+        self._documents = messages.documents
+        self._json_documents = json_documents
         self._retention_ms = retention_ms
         self._lock = asyncio.Lock()
-        # Emptied up to this segment, as far as this process knows.
+        # The outboxes of all segments up to this one are known to be emptied.
         self._emptied_upto = 0
-        # The oldest segment that is there, and when it was made, once known.
+        # The oldest existing segment, and the time of its newest event once known.
         self._first = 1
         self._first_at: int | None = None
-        self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
 
     # --- Collecting ------------------------------------------------------------------------------------------
 
     async def collect(self, before_ms: int | None = None) -> int:
-        """One segment of what this process wrote, or found; of what changes still only what is that old. Answers how
-        many messages' events it has."""
+        """Write one segment with events that this process wrote or found, and return the number of messages that they
+        came from.
+
+        With `before_ms`, events of messages that still exist are collected only if they are at least that old.
+        """
 
         async def collect() -> int:
             keys = [
                 key
-                for key, (since_ms, is_gone) in self._messages.dirty.items()
+                for key, (since_ms, is_gone) in self._messages.uncollected.items()
                 if before_ms is None or is_gone or since_ms <= before_ms
             ][:SEGMENT]
             if keys:
@@ -78,25 +95,23 @@ class JournalCollector:
             return len(keys)
 
         async with self._lock:
-            return await until_unchanged(
-                collect, "the journal is written by others all the time: later", on=(PreconditionFailed,)
-            )
+            return await retry_conflicts(collect, "the journal", on=(PreconditionFailed,))
 
     async def collect_all(self) -> None:
-        # Those whose step is under way stay: they are another call's, which has not been answered.
+        """Collect all known events. Those of undecided steps stay, because their calls have not returned yet."""
         waiting = -1
-        while self._messages.dirty and len(self._messages.dirty) != waiting:
-            waiting = len(self._messages.dirty)
+        while self._messages.uncollected and len(self._messages.uncollected) != waiting:
+            waiting = len(self._messages.uncollected)
             await self.collect()
 
     async def _finish_last(self) -> int:
-        """Empty the outboxes of the last segment, if that is not done. Answers its number."""
-        head = await self._papers.read(layout.JOURNAL_HEAD, JournalDocument)
-        number = max(self._emptied_upto, 0 if head is None else head.paper.emptied_upto)
+        """Empty the outboxes of the last segment, if that was not completed. Return its number."""
+        head = await self._json_documents.read(layout.JOURNAL_HEAD, JournalDocument)
+        number = max(self._emptied_upto, 0 if head is None else head.content.emptied_upto)
         while (segment := await self._read(number + 1)) is not None:
             await self._empty(segment.emptied)
             number += 1
-            await self._note_emptied(number)
+            await self._write_head(number)
         self._emptied_upto = number
         return number
 
@@ -106,37 +121,37 @@ class JournalCollector:
         done: list[str] = []
 
         async def read(key: str) -> None:
-            held = await self._sheets.read(key)
-            if held is None or held.body is None:
+            current = await self._documents.read(key)
+            if current is None or current.body is None:
                 done.append(key)
-            elif held.is_busy:
+            elif current.is_busy:
                 return
             else:
-                body = message_of(held.body)
+                body = decode_message(current.body)
                 if body.outbox or body.is_gone:
-                    found.append((held, body))
+                    found.append((current, body))
                 else:
                     done.append(key)
 
-        await side_by_side(keys, read)
+        await run_concurrently(keys, read)
         for key in done:
-            self._messages.dirty.pop(key, None)
+            self._messages.uncollected.pop(key, None)
         if not found:
             return
         notes = _in_order([body.outbox for _, body in found])
         first = number * PER_SEGMENT
         events = [replace(note.event, seq=first + at) for at, note in enumerate(notes)]
-        emptied = [(held.key, body.noted) for held, body in found]
+        emptied = [(current.key, body.event_count) for current, body in found]
         if events:
-            await self._sheets.write(layout.segment(number), encode(SegmentBody(events, emptied)), None)
-        await self._empty(emptied, {held.key: (held, body) for held, body in found})
+            await self._documents.write(layout.segment(number), encode(SegmentBody(events, emptied)), None)
+        await self._empty(emptied, {current.key: (current, body) for current, body in found})
         if events:
-            await self._note_emptied(number)
+            await self._write_head(number)
             self._emptied_upto = number
 
-    async def _note_emptied(self, number: int) -> None:
-        with answered():
-            await self._sheets.bucket.put(
+    async def _write_head(self, number: int) -> None:
+        with as_unavailable():
+            await self._documents.bucket.put(
                 layout.JOURNAL_HEAD, msgspec.json.encode(JournalDocument(emptied_upto=number))
             )
 
@@ -149,59 +164,64 @@ class JournalCollector:
             key, upto = each
             await self._empty_one(key, upto, known.get(key))
 
-        await side_by_side(emptied, empty)
+        await run_concurrently(emptied, empty)
 
     async def _empty_one(
         self, key: str, upto: int, known: tuple[ReadCasDocument | None, MessageBody | None] | None
     ) -> None:
         async def empty() -> None:
             nonlocal key, known
-            (held, body), known = known or await self._there(key), None
-            if held is not None and body is not None:
+            (current, body), known = known or await self._read_message(key), None
+            if current is not None and body is not None:
                 if body.moved_to is not None:
-                    key = body.moved_to  # the outbox went with it
-                    raise PreconditionFailed("it moved")
-                left = [note for note in body.outbox if note.number > upto]
-                if body.is_gone and not left:
+                    key = body.moved_to  # the outbox moved with the message
+                    raise PreconditionFailed("the message was moved")
+                remaining = [note for note in body.outbox if note.number > upto]
+                if body.is_gone and not remaining:
                     await self._messages.delete(key, body)
-                elif len(left) < len(body.outbox):
-                    after = replace(body, outbox=left)
-                    self._note_written(held, await self._sheets.write(key, encode(after), held), after)
-                    if left:
+                elif len(remaining) < len(body.outbox):
+                    after = replace(body, outbox=remaining)
+                    self._note_written(current, await self._documents.write(key, encode(after), current), after)
+                    if remaining:
                         return
-            self._messages.dirty.pop(key, None)
+            self._messages.uncollected.pop(key, None)
 
-        await until_unchanged(empty, f"{key} changes all the time: later")
+        await retry_conflicts(empty, key, self._documents.pause)
 
-    async def _there(self, key: str) -> tuple[ReadCasDocument | None, MessageBody | None]:
-        held = await self._sheets.read(key)
-        return (None, None) if held is None or held.body is None else (held, message_of(held.body))
+    async def _read_message(self, key: str) -> tuple[ReadCasDocument | None, MessageBody | None]:
+        current = await self._documents.read(key)
+        return (None, None) if current is None or current.body is None else (current, decode_message(current.body))
 
     def _note_written(self, before: ReadCasDocument, written: ReadCasDocument, body: MessageBody) -> None:
-        """In the place of the entry, and not into it: a call that has it goes by what it says as a whole. If that is
-        about to be written, it finds out by itself."""
-        shelf = self._messages.shelves.known(body.ref)
-        entry = None if shelf is None else shelf.index.entries.get(body.id)
-        if shelf is None or entry is None or entry.is_taken:
+        """Replace the index entry of a message whose outbox was emptied.
+
+        The entry object itself stays unchanged: a call that holds it relies on all of its fields. A call that is about
+        to write the message notices the change by its precondition.
+        """
+        queue = self._messages.queues.find(body.ref)
+        entry = None if queue is None else queue.index.entries.get(body.id)
+        if queue is None or entry is None or entry.is_taken:
             return
-        if entry.held.stamp.etag == before.stamp.etag and entry.held.key == before.key:
-            shelf.index.put(IndexedMessage(written, body), self._messages.shelves.lease_ends_at(body))
+        if entry.document.version.etag == before.version.etag and entry.document.key == before.key:
+            queue.index.put(IndexedMessage(written, body), self._messages.queues.lease_ends_at(body))
 
     # --- Reading ---------------------------------------------------------------------------------------------
 
     async def _read(self, number: int) -> SegmentBody | None:
-        held = await self._sheets.read(layout.segment(number))
-        return None if held is None or held.body is None else _segment_of(held.body)
+        current = await self._documents.read(layout.segment(number))
+        return None if current is None or current.body is None else _decode_segment(current.body)
 
     async def read(
         self, after: str | None, limit: int, tenant: str | None, oldest_at: int, until: str | None = None
     ) -> JournalPage:
+        """Return events after the position `after`, up to `until`. At most `limit` events match, and at most
+        `JOURNAL_STEP` are looked at. Events before `oldest_at`, and of other tenants than `tenant`, are left out."""
         position, end = parse_position(after), None if until is None else parse_position(until)
         if position and position < PER_SEGMENT:
-            raise InvalidArgument(f"{after!r} is not a journal position: give the `next` of an earlier answer")
-        # While nothing moves here: the events of what does cannot be collected.
-        async with self._messages.moving:
-            await self._gather()
+            raise InvalidArgument(f"{after!r} is not a journal position; pass the `next` of an earlier response")
+        # Not while messages move: the events of a message in a step cannot be collected.
+        async with self._messages.move_lock:
+            await self._scan_outboxes()
             await self.collect_all()
         found: list[JournalEvent] = []
         looked = 0
@@ -214,7 +234,7 @@ class JournalCollector:
                 later = await self._first_from(number)
                 if later is None:
                     break
-                # Trimmed, or made just now: a read tells, where a listing may be late.
+                # The segment was trimmed, or created just now. A read tells which, since a listing may be stale.
                 if await self._read(number) is None:
                     number = later
                 continue
@@ -232,24 +252,25 @@ class JournalCollector:
             position = max(position, end)
         return JournalPage(found, str(position))
 
-    async def _gather(self) -> None:
-        now_ms = self._sheets.clock.now_ms()
-        if self._gathered_at is None or not 0 <= now_ms - self._gathered_at < self._gather_ms:
-            self._gathered_at = now_ms
-            await self._gathering.gather(now_ms)
+    async def _scan_outboxes(self) -> None:
+        now_ms = self._documents.clock.now_ms()
+        if self._scanned_at is None or not 0 <= now_ms - self._scanned_at < self._scan_interval_ms:
+            self._scanned_at = now_ms
+            await self._outbox_scan.scan(now_ms)
 
     async def _first_from(self, number: int) -> int | None:
-        """The first segment above one that is not there, as a listing has it."""
-        with answered():
-            async for page in self._sheets.bucket.pages(layout.JOURNAL, layout.segment(number)):
+        """Return the first segment after `number` in a listing, or None."""
+        with as_unavailable():
+            async for page in self._documents.bucket.pages(layout.JOURNAL, layout.segment(number)):
                 for item in page:
-                    return int(layout.own_name(item.key))
+                    return int(layout.stem(item.key))
         return None
 
     # --- Trimming --------------------------------------------------------------------------------------------
 
     async def trim(self, limit: int, now_ms: int) -> int:
-        """Delete segments all of whose events are older than the retention; the last one stays, for its number."""
+        """Delete segments whose events are all past their retention, and return how many events they had. The last
+        segment stays, because it holds the highest number."""
         trimmed = 0
         while trimmed < limit:
             segment = await self._read(self._first)
@@ -263,25 +284,27 @@ class JournalCollector:
             keep = [event for event in segment.events if event.at > now_ms - self._retention_ms]
             if keep or self._first >= self._emptied_upto:
                 break
-            await self._sheets.delete([layout.segment(self._first)])
+            await self._documents.delete([layout.segment(self._first)])
             trimmed += len(segment.events) or 1
             self._first += 1
             self._first_at = None
         return trimmed
 
     def next_trim_at(self) -> int | None:
+        """Return when the oldest segment passes its retention; None if that is unknown or it has to stay."""
         if self._first_at is None or self._first >= self._emptied_upto:
             return None
         return self._first_at + self._retention_ms
 
 
-def _in_order(outboxes: list[list[Note]]) -> list[Note]:
-    """By time; but a message's own events as they came, whatever the clocks of the processes that wrote them said."""
-    placed: list[tuple[tuple[int, int], int, Note]] = []
+def _in_order(outboxes: list[list[OutboxEvent]]) -> list[OutboxEvent]:
+    """Return the events by time. Events of one message keep their order, even if the clocks of their processes
+    disagree."""
+    keyed: list[tuple[tuple[int, int], int, OutboxEvent]] = []
     for outbox in outboxes:
-        place = (0, 0)
+        time_and_order = (0, 0)
         for note in outbox:
-            place = max(place, (note.event.at, note.order))
-            placed.append((place, note.number, note))
-    placed.sort(key=lambda each: each[:2])
-    return [note for _, _, note in placed]
+            time_and_order = max(time_and_order, (note.event.at, note.order))
+            keyed.append((time_and_order, note.number, note))
+    keyed.sort(key=lambda each: each[:2])
+    return [note for _, _, note in keyed]

@@ -1,4 +1,4 @@
-"""Every message of a queue, in order of id; counts, which cost a listing; and room for more under quotas."""
+"""List all messages of a queue in order of id, count them, and check quotas. Counts cost a listing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -9,25 +9,27 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas
 from holdfast.stores.logic.quotas import check_quotas
 from holdfast.stores.objects.buckets.bucket import ListedObject
-from holdfast.stores.objects.buckets.retries import Busy, answered, side_by_side
+from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, run_concurrently
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import CasWrite, ReadCasDocument
-from holdfast.stores.objects.documents.document_format import RoomBody, encode, message_of
+from holdfast.stores.objects.documents.document_format import QuotaGuardBody, decode_message, encode
 from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 
 
 class QueueCounts:
+    """Counts of queues and tenants, and the check of quotas."""
+
     def __init__(self, messages: ObjectMessages, directory: ObjectDirectory) -> None:
         self._messages = messages
         self._directory = directory
         self._locks: dict[str, asyncio.Lock] = {}
-        # Bytes of payloads on their way, by tenant and by whose they are.
-        self.on_their_way: dict[str, dict[object, int]] = {}
+        # Bytes of payloads being uploaded, by tenant and upload id.
+        self.uploading: dict[str, dict[object, int]] = {}
 
     async def walk(self, ref: QueueRef, now_ms: int, after: int | None = None) -> AsyncIterator[list[IndexedMessage]]:
-        """Messages with ids above `after`, by id, in bunches."""
+        """Yield the messages with ids above `after` in batches, in order of id."""
         lists = [self._walk(ref, now_ms, after, dead=dead) for dead in (False, True)]
         waiting: list[list[IndexedMessage]] = [[], []]
         ended = [False, False]
@@ -41,12 +43,12 @@ class QueueCounts:
                 if all(ended):
                     return
                 continue
-            # Up to the end of the shorter: what comes next in it may be smaller than the rest of the other.
+            # Only up to the end of the shorter batch: its next ids may be smaller than the rest of the other.
             bounds = [bunch[-1].id for bunch, is_end in zip(waiting, ended, strict=True) if bunch and not is_end]
             upto = min(bounds, default=1 << 64)
             if any(not bunch and not is_end for bunch, is_end in zip(waiting, ended, strict=True)):
                 continue
-            # By id: one that moves meanwhile is in both, and the dead letter is where it is then.
+            # A message that moves meanwhile is in both listings; the dead letter, read later, wins.
             by_id = {e.id: e for bunch in waiting for e in bunch if e.id <= upto}
             ready = [by_id[id] for id in sorted(by_id)]
             waiting = [[e for e in bunch if e.id > upto] for bunch in waiting]
@@ -57,39 +59,42 @@ class QueueCounts:
     ) -> AsyncIterator[list[IndexedMessage]]:
         prefix = layout.messages(ref, dead=dead)
         start = None if after is None else layout.message(ref, after, dead=dead)
-        with answered():
-            async for page in self._messages.sheets.bucket.pages(prefix, start):
+        with as_unavailable():
+            async for page in self._messages.documents.bucket.pages(prefix, start):
                 yield await self._read_page(ref, page, now_ms)
 
     async def _read_page(self, ref: QueueRef, page: list[ListedObject], now_ms: int) -> list[IndexedMessage]:
-        shelf = self._messages.shelves.of(ref)
+        queue = self._messages.queues.get(ref)
         found: list[IndexedMessage] = []
 
         async def read(item: ListedObject) -> IndexedMessage | None:
-            held = await self._messages.sheets.read(item.key)
-            if held is None or held.body is None:
+            current = await self._messages.documents.read(item.key)
+            if current is None or current.body is None:
                 return None
-            body = message_of(held.body)
+            body = decode_message(current.body)
             if not body.is_message:
                 return None
-            return (not held.is_busy and self._messages.shelves.note(held, body, now_ms)) or IndexedMessage(held, body)
+            return (not current.is_busy and self._messages.queues.record(current, body, now_ms)) or IndexedMessage(
+                current, body
+            )
 
         unknown: list[ListedObject] = []
         for item in page:
             id = layout.parse_message(item.key)
             if id is None:
                 continue
-            entry = shelf.index.entries.get(id)
-            if entry is not None and entry.held.stamp.mark == item.mark and entry.held.key == item.key:
+            entry = queue.index.entries.get(id)
+            if entry is not None and entry.document.version.mark == item.mark and entry.document.key == item.key:
                 found.append(entry)
-            elif (passed := shelf.passed.get(id)) is None or passed != (item.mark, None) or "/dlq/" in item.key:
+            elif (skipped := queue.skipped.get(id)) is None or skipped != (item.mark, None) or "/dlq/" in item.key:
                 unknown.append(item)
-        found += [entry for entry in await side_by_side(unknown, read) if entry is not None]
+        found += [entry for entry in await run_concurrently(unknown, read) if entry is not None]
         found.sort(key=lambda entry: entry.id)
         return found
 
     async def counts(self, ref: QueueRef, now_ms: int) -> Counts:
-        async with self._messages.moving:
+        """Count the messages of a queue by state."""
+        async with self._messages.move_lock:
             return await self._counts(ref, now_ms)
 
     async def _counts(self, ref: QueueRef, now_ms: int) -> Counts:
@@ -116,44 +121,48 @@ class QueueCounts:
         )
 
     async def tenant_counts(self, tenant: str, now_ms: int) -> Counts:
+        """Count the messages of all queues of a tenant by state."""
         rows = await self._directory.list_queues(tenant)
         return Counts.total([await self.counts(row.ref, now_ms) for row in rows])
 
     # --- Quotas ----------------------------------------------------------------------------------------------
     #
-    # What adds messages to a tenant with quotas reads the tenant's room sheet, counts, and writes the sheet in the same
-    # step as the messages. So of two processes that counted at the same time one must count again. Whatever takes a
-    # message from one place to another writes it as well: a count that went on meanwhile may have missed the message.
+    # An operation that adds messages to a tenant with quotas reads the tenant's quota guard (room.pb), counts, and
+    # writes the guard in the same step as the messages. Of two processes that counted at the same time, one must
+    # therefore count again. Operations that move messages write the guard as well, because a concurrent count may have
+    # missed the message.
 
     def lock(self, tenant: str) -> asyncio.Lock:
-        """Held from a check of quotas until what was checked is written: this process does not race itself."""
+        """Return a lock to hold from the check of quotas until the messages are written, so that this process does not
+        race itself."""
         return self._locks.setdefault(tenant, asyncio.Lock())
 
-    async def make_room(
-        self, tenant: str, added: list[int], now_ms: int, *, whose: object = None, freed: Sequence[int] = ()
+    async def reserve_quota(
+        self, tenant: str, added: list[int], now_ms: int, *, upload_id: object = None, freed: Sequence[int] = ()
     ) -> list[CasWrite]:
-        """As `check_quotas`; and what must be written in the step that adds the messages. `Busy`."""
+        """Check the quotas like `check_quotas`. Return the writes that the step which adds the messages must include.
+        Raise `Busy` if another process is adding messages."""
         quotas = (await self._directory.config(tenant)).quotas
         if not quotas.limits_totals:
             check_quotas(tenant, quotas, 0, 0, added)
             return []
-        held = await self._room(tenant)
-        messages, size = await self.check_quotas(tenant, quotas, added, now_ms, whose=whose, freed=freed)
-        return [CasWrite(layout.room(tenant), encode(RoomBody(messages, size)), held)]
+        current = await self._read_quota_guard(tenant)
+        messages, size = await self.check_quotas(tenant, quotas, added, now_ms, upload_id=upload_id, freed=freed)
+        return [CasWrite(layout.quota_guard(tenant), encode(QuotaGuardBody(messages, size)), current)]
 
-    async def keep_room(self, tenant: str) -> list[CasWrite]:
-        """What must be written in a step that moves messages within the tenant, or out of it. `Busy`."""
+    async def quota_guard(self, tenant: str) -> list[CasWrite]:
+        """Return the writes that a step must include which moves messages within or out of the tenant. Raise `Busy`."""
         if not (await self._directory.config(tenant)).quotas.limits_totals:
             return []
-        held = await self._room(tenant)
-        body = None if held is None else held.body
-        return [CasWrite(layout.room(tenant), body or encode(RoomBody(0, 0)), held)]
+        current = await self._read_quota_guard(tenant)
+        body = None if current is None else current.body
+        return [CasWrite(layout.quota_guard(tenant), body or encode(QuotaGuardBody(0, 0)), current)]
 
-    async def _room(self, tenant: str) -> ReadCasDocument | None:
-        held = await self._messages.sheets.read(layout.room(tenant))
-        if held is not None and held.is_busy:
-            raise Busy
-        return held
+    async def _read_quota_guard(self, tenant: str) -> ReadCasDocument | None:
+        current = await self._messages.documents.read(layout.quota_guard(tenant))
+        if current is not None and current.is_busy:
+            raise Busy(current.content.step)
+        return current
 
     async def check_quotas(
         self,
@@ -162,17 +171,21 @@ class QueueCounts:
         added: list[int],
         now_ms: int,
         *,
-        whose: object = None,
+        upload_id: object = None,
         freed: Sequence[int] = (),
     ) -> tuple[int, int]:
-        """Refuse messages of these sizes if they would take the tenant past a quota once those of the sizes `freed` are
-        gone. Return what the tenant has with them: messages, and bytes."""
+        """Raise `OverQuota` or `PayloadTooLarge` if messages of the sizes `added` do not fit into the tenant's quotas,
+        once those of the sizes `freed` are gone.
+
+        Return the number and bytes of the tenant's messages including them. Uploads count too, except the one with
+        `upload_id`.
+        """
         messages = size = 0
         if quotas.limits_totals:
             messages, size = await self._kept(tenant, now_ms)
-            others = self.on_their_way.get(tenant, {})
-            messages += sum(1 for each in others if each is not whose)
-            size += sum(bytes for each, bytes in others.items() if each is not whose)
+            others = self.uploading.get(tenant, {})
+            messages += sum(1 for each in others if each is not upload_id)
+            size += sum(bytes for each, bytes in others.items() if each is not upload_id)
         messages, size = messages - len(freed), size - sum(freed)
         check_quotas(tenant, quotas, messages, size, added)
         return messages + len(added), size + sum(added)

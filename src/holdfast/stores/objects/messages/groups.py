@@ -1,15 +1,15 @@
-"""FIFO groups among several processes.
+"""Keep FIFO order of groups among several processes.
 
-A group's batch is claimed under the group's own sheet, which names the messages that may be in flight:
+A group's batch is claimed under the group's own document, which names the messages that may be in flight:
 
-    list the group's messages, read them                 the oldest that are due, in order of id
-    write the group's sheet: these, and those of before  of two claimers one goes on
-    read those of before once more                       one in flight: leave it
-    claim each, in order                                 one lost: what is behind it is left
-    read the group's sheet                               another's now: give back what was claimed
+    list the group's messages, read them                 the oldest due ones, in order of id
+    write the group's document: these and the previous   of two claimers one continues
+    read the previous messages again                     if one is in flight, leave the group alone
+    claim each message, in order                         if one is lost, stop there
+    read the group's document                            if another process wrote it, give back the claimed messages
 
-Of two claimers that both got as far as to claim, the one that wrote the sheet first sees the other's sheet, or the
-other sees its message in flight: never do both keep theirs.
+Two claimers that both reach the claims cannot both keep theirs: the first writer of the document sees the other's
+document, or the other sees the first one's message in flight.
 """
 
 import asyncio
@@ -20,85 +20,90 @@ import msgspec
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
-from holdfast.stores.objects.buckets.retries import Busy, answered, side_by_side
+from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, run_concurrently
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import ReadCasDocument
-from holdfast.stores.objects.documents.document_format import Batch, encode
+from holdfast.stores.objects.documents.document_format import GroupBody, encode
 from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.messages.queue_windows import ObjectQueueState
 
-# How long a group that another process holds is left alone, if its lease does not end sooner.
+# Time for which a group held by another process is left alone.
 _LEAVE_MS = 200
 
-_batch_of = msgspec.msgpack.Decoder(Batch).decode
+_decode_group = msgspec.msgpack.Decoder(GroupBody).decode
 
 
 @dataclass(slots=True)
 class GroupBatch:
+    """Messages of a group to claim, and the group's document that names them."""
+
     entries: list[IndexedMessage]
-    held: ReadCasDocument
+    document: ReadCasDocument
 
 
 class ObjectGroups:
+    """The groups of a store, as one process claims from them."""
+
     def __init__(self, messages: ObjectMessages) -> None:
         self._messages = messages
-        self._sheets = messages.sheets
-        # Groups that another holds, as far as is known: until when to leave them.
+        self._documents = messages.documents
+        # Groups that another process was seen to hold, and until when to leave them alone.
         self._left_until: dict[tuple[QueueRef, str], int] = {}
         self._locks: dict[tuple[QueueRef, str], asyncio.Lock] = {}
 
-    def is_held(self, shelf: ObjectQueueState, entry: IndexedMessage, now_ms: int) -> bool:
+    def is_held(self, queue: ObjectQueueState, entry: IndexedMessage, now_ms: int) -> bool:
+        """Return whether the message's group is to be left alone for now."""
         group = entry.body.group
-        return group is not None and now_ms < self._left_until.get((shelf.ref, group), 0)
+        return group is not None and now_ms < self._left_until.get((queue.ref, group), 0)
 
     async def begin(self, ref: QueueRef, entries: list[IndexedMessage], now_ms: int) -> GroupBatch | None:
-        """The messages to claim, in order: what is stored, not what is thought. None: the group is held."""
+        """Return the stored messages to claim, in order; None if another process holds the group or nothing is due."""
         group = entries[0].body.group
         assert group is not None
         key = layout.group(ref, group)
-        held = await self._sheets.read(key)
-        if held is not None and held.is_busy:
+        current = await self._documents.read(key)
+        if current is not None and current.is_busy:
             return None
-        before = [] if held is None or held.body is None else _batch_of(held.body).ids
-        still = await self._in_flight(ref, before, now_ms)
-        if still:
-            self._leave(ref, group, now_ms)
+        before = [] if current is None or current.body is None else _decode_group(current.body).ids
+        if await self._in_flight(ref, before, now_ms):
+            self._leave_alone(ref, group, now_ms)
             return None
         first = await self._first(ref, group, len(entries), now_ms)
         if not first:
             return None
-        batch = Batch(sorted({*(each.id for each in first), *before}))
+        batch = GroupBody(sorted({*(each.id for each in first), *before}))
         try:
-            held = await self._sheets.write(key, encode(batch), held)
+            current = await self._documents.write(key, encode(batch), current)
         except (PreconditionFailed, Busy):
-            self._leave(ref, group, now_ms)
+            self._leave_alone(ref, group, now_ms)
             return None
         if await self._in_flight(ref, before, now_ms):
-            self._leave(ref, group, now_ms)
+            self._leave_alone(ref, group, now_ms)
             return None
-        return GroupBatch(first, held)
+        return GroupBatch(first, current)
 
     async def is_ours(self, batch: GroupBatch) -> bool:
-        there = await self._sheets.read(batch.held.key)
-        return there is not None and there.sheet.nonce == batch.held.sheet.nonce
+        """Return whether no other process has written the group's document since `begin`."""
+        there = await self._documents.read(batch.document.key)
+        return there is not None and there.content.nonce == batch.document.content.nonce
 
-    def _leave(self, ref: QueueRef, group: str, now_ms: int) -> None:
+    def _leave_alone(self, ref: QueueRef, group: str, now_ms: int) -> None:
         if len(self._left_until) > 10_000:
             self._left_until.clear()
         self._left_until[ref, group] = now_ms + _LEAVE_MS
 
     async def _in_flight(self, ref: QueueRef, ids: list[int], now_ms: int) -> bool:
-        entries = await side_by_side(ids, lambda id: self._messages.read(ref, id, now_ms))
+        entries = await run_concurrently(ids, lambda id: self._messages.read(ref, id, now_ms))
         return any(entry is not None and entry.body.life.state is State.IN_FLIGHT for entry in entries)
 
     async def _first(self, ref: QueueRef, group: str, limit: int, now_ms: int) -> list[IndexedMessage]:
-        """The group's oldest, as they are stored: up to `limit`, and up to the first that is not due."""
+        """Return at most `limit` of the group's oldest messages as they are stored, up to the first that is not due."""
         found: list[IndexedMessage] = []
-        with answered():
-            async for page in self._sheets.bucket.pages(layout.group_members(ref, group)):
+        with as_unavailable():
+            async for page in self._documents.bucket.pages(layout.group_members(ref, group)):
                 for item in page:
-                    entry = await self._messages.read(ref, int(layout.own_name(item.key)), now_ms)
+                    entry = await self._messages.read(ref, int(layout.stem(item.key)), now_ms)
                     if entry is None or entry.body.life.state not in (State.READY, State.IN_FLIGHT):
                         continue
                     life = entry.body.life

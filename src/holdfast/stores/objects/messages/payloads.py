@@ -1,7 +1,7 @@
-"""Payloads that come and go bit by bit.
+"""Stream large payloads to and from the bucket.
 
-A payload on its way in is uploaded to where its message will have it, under the id that the message will get. One that
-no message has is an orphan; sweeps delete it after a day, for another process may be at it.
+A payload is uploaded to the key that its message will have, under the message's future id. A payload without a message
+is an orphan. Sweeps delete it after a day, because another process may still be writing it.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +16,7 @@ from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.logic.quotas import check_room_for_queue
 from holdfast.stores.logic.results import check_accepts
 from holdfast.stores.objects.buckets.bucket import ObjectMissing, ObjectUpload
-from holdfast.stores.objects.buckets.retries import answered
+from holdfast.stores.objects.buckets.retries import as_unavailable
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.messages.counts import QueueCounts
 from holdfast.stores.objects.messages.messages import ObjectMessages
@@ -25,40 +25,42 @@ from holdfast.stores.objects.operations.node_numbers import ObjectNodeNumbers
 from holdfast.stores.payloads.pieces import damaged, payload_gone
 from holdfast.stores.payloads.staging import StageWriter
 
-# What a caller writes is gathered to this much before it crosses to the bucket.
-_PART = 1 << 20
+# Data from the caller is collected to this size in bytes before it crosses to the bucket's loop.
+_PART_BYTES = 1 << 20
 
 
 class ObjectPayloads:
-    """`PayloadStore`, and the staged payloads until they are enqueued."""
+    """The `PayloadStore`, and the staged payloads that are not enqueued yet."""
 
     def __init__(
         self,
         driver: LoopDriver,
         messages: ObjectMessages,
         directory: ObjectDirectory,
-        counting: QueueCounts,
+        queue_counts: QueueCounts,
         nodes: ObjectNodeNumbers,
-        check_room: Callable[[int], None],
+        check_disk_space: Callable[[int], None],
     ) -> None:
-        """`check_room` raises `StoreUnavailable` if the disk has no room for this many bytes."""
+        """`check_disk_space` raises `StoreUnavailable` if the disk has no room for this many more bytes."""
         self.driver = driver
         self.messages = messages
         self._directory = directory
-        self.counting = counting
+        self.queue_counts = queue_counts
         self._nodes = nodes
-        self.check_room = check_room
-        # Written by callers, and not yet enqueued.
+        self.check_disk_space = check_disk_space
+        # Staged payloads by message id, until they are enqueued.
         self._staged: dict[int, BucketStage] = {}
 
     async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "BucketStage":
+        """Begin the upload of a draft's payload. Raise the errors that enqueueing the draft would raise now."""
         link = self.driver.opened()
-        self.check_room(draft.bytes)
+        self.check_disk_space(draft.bytes)
         staged = await self._stage(link, ref, draft, now_ms, auto_create=auto_create)
         self._staged[staged.place] = staged
         return staged
 
     async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> "BucketReader":
+        """Return a reader of a message's payload from byte `start` on."""
         return BucketReader(self.messages, self.driver.opened(), ref, id, pieces, start)
 
     def take(self, drafts: list[Draft]) -> list["BucketStage"]:
@@ -77,42 +79,46 @@ class ObjectPayloads:
             check_room_for_queue(ref.tenant, (await self._directory.config(ref.tenant)).quotas, len(queues))
         [id] = self._nodes.take_ids(1, now_ms)
         key = layout.payload_of(layout.message(ref, id))
-        with answered():
-            upload = await self.messages.sheets.bucket.upload(key)
+        with as_unavailable():
+            upload = await self.messages.documents.bucket.upload(key)
         return BucketStage(self, link, ref, draft, id, upload)
 
     async def check(self, staged: "BucketStage", size: int) -> None:
-        """Those on their way count for each other."""
+        """Raise `OverQuota` if the upload, at this size in bytes, does not fit. Concurrent uploads count towards the
+        quota."""
         config = await self._directory.config(staged.ref.tenant)
-        now_ms = self.messages.sheets.clock.now_ms()
-        await self.counting.check_quotas(staged.ref.tenant, config.quotas, [size], now_ms, whose=staged.place)
-        self.counting.on_their_way.setdefault(staged.ref.tenant, {})[staged.place] = size
+        now_ms = self.messages.documents.clock.now_ms()
+        await self.queue_counts.check_quotas(staged.ref.tenant, config.quotas, [size], now_ms, upload_id=staged.place)
+        self.queue_counts.uploading.setdefault(staged.ref.tenant, {})[staged.place] = size
 
     def forget(self, staged: "BucketStage") -> None:
-        others = self.counting.on_their_way.get(staged.ref.tenant, {})
+        """Stop counting an upload towards the quota."""
+        others = self.queue_counts.uploading.get(staged.ref.tenant, {})
         others.pop(staged.place, None)
         if not others:
-            self.counting.on_their_way.pop(staged.ref.tenant, None)
+            self.queue_counts.uploading.pop(staged.ref.tenant, None)
 
 
 class BucketStage(StageWriter):
+    """A payload being uploaded."""
+
     def __init__(
         self, payloads: ObjectPayloads, link: LoopBridge, ref: QueueRef, draft: Draft, place: int, upload: ObjectUpload
     ) -> None:
-        super().__init__(ref, draft, place, _PART)
+        super().__init__(ref, draft, place, _PART_BYTES)
         self._payloads = payloads
         self._link = link
         self._upload = upload
         self._is_finished = False
-        # By the enqueue that made it a message's.
+        # Set by the enqueue that used the payload.
         self.is_taken = False
 
     async def _put(self, piece: bytes) -> None:
-        self._payloads.check_room(len(piece))
+        self._payloads.check_disk_space(len(piece))
 
         async def put() -> None:
             await self._payloads.check(self, self.bytes_with(piece))
-            with answered():
+            with as_unavailable():
                 await self._upload.write(piece)
             self.note(piece)
 
@@ -120,13 +126,14 @@ class BucketStage(StageWriter):
 
     async def _complete(self) -> None:
         async def finish() -> None:
-            with answered():
+            with as_unavailable():
                 await self._upload.finish()
 
         await self._link.call(finish())
         self._is_finished = True
 
     def abandon(self) -> None:
+        """Stop counting the upload, and delete it unless a message uses it."""
         self._payloads.forget(self)
         if self.is_taken:
             return
@@ -135,7 +142,7 @@ class BucketStage(StageWriter):
         async def drop() -> None:
             if self._is_finished:
                 key = layout.payload_of(layout.message(self.ref, self.place))
-                await self._payloads.messages.sheets.delete([key])
+                await self._payloads.messages.documents.delete([key])
             else:
                 await self._upload.abandon()
 
@@ -143,7 +150,7 @@ class BucketStage(StageWriter):
 
 
 class BucketReader(PayloadReader):
-    """Reads ahead of nothing: what is in memory is what the bucket gives at a time."""
+    """A reader of one payload. It does not read ahead: only the current part is in memory."""
 
     def __init__(
         self, messages: ObjectMessages, link: LoopBridge, ref: QueueRef, id: int, pieces: Pieces, start: int
@@ -170,15 +177,15 @@ class BucketReader(PayloadReader):
     async def _next(self) -> bytes | None:
         if self._at >= self._pieces.size:
             return None
-        now_ms = self._messages.sheets.clock.now_ms()
+        now_ms = self._messages.documents.clock.now_ms()
         entry = await self._messages.read(self._ref, self._id, now_ms)
         body = None if entry is None else entry.body
         if entry is None or body is None or (body.size, body.checksum) != (self._pieces.size, self._pieces.checksum):
             raise payload_gone(self._id)
         if self._parts is None:
-            self._parts = self._messages.sheets.bucket.stream(entry.payload_key, self._at)
+            self._parts = self._messages.documents.bucket.stream(entry.payload_key, self._at)
         try:
-            with answered():
+            with as_unavailable():
                 part = await anext(self._parts, None)
         except ObjectMissing:
             raise payload_gone(self._id) from None

@@ -1,8 +1,8 @@
-"""What this process knows of each queue, and how it comes to know it: by listing, page by page, from where it stopped.
+"""Keep what this process knows of each queue, and learn more by listing the queue page by page.
 
-A pass goes over a queue's metadata once. What a page shows that is known is not read again; of what does not fit into
-the window only the mark is remembered, and when to look at it again. A claim that finds enough in the window lists
-nothing; one that does not goes on with the pass; and once the pass has ended with nothing, so does the claim.
+A pass lists a queue's metadata once, from the first id to the last. Known versions are not read again. Of messages that
+do not fit into the window, only the mark is kept, and when they may become due. A claim that finds enough messages in
+the window lists nothing. Otherwise it continues the pass, until it has enough or a whole pass has ended.
 """
 
 import asyncio
@@ -15,138 +15,156 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.objects.buckets.bucket import PAGE, ListedObject, Unanswered
-from holdfast.stores.objects.buckets.retries import answered, side_by_side, unavailable
+from holdfast.stores.objects.buckets.retries import as_unavailable, run_concurrently, unavailable
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import CasDocuments, ReadCasDocument
-from holdfast.stores.objects.documents.document_format import MessageBody, message_of
+from holdfast.stores.objects.documents.document_format import MessageBody, decode_message
 from holdfast.stores.objects.messages.index import IndexedMessage, MessageIndex
 
-# Messages of a queue that are known whole, and those of which only the mark is.
+# Maximum number of messages in a window, and of messages of which only the mark is kept.
 WINDOW = 10_000
-_PASSED = 500_000
-# While a queue has enough that is known, a page is looked at this often: for what others put there.
-_PAUSE_MS = 1_000
-# Between two passes for sweeps alone: they find leases of processes that died.
-_SWEEP_MS = 60_000
-_SWEEP_PER_PAGE_MS = 1_000
-# Pages that one call goes over: 100,000 messages.
-_PAGES = 200
+_MAX_SKIPPED = 500_000
+# Interval at which claims read one page of a queue that has enough known messages, to find those of other processes.
+_PAGE_INTERVAL_MS = 1_000
+# Minimum interval between whole passes made by sweeps, in all and per page. They find leases of processes that died.
+_SWEEP_INTERVAL_MS = 60_000
+_SWEEP_INTERVAL_PER_PAGE_MS = 1_000
+# Maximum number of pages that one call reads.
+_MAX_PAGES = 200
 
 
 @dataclass(slots=True)
-class Pass:
+class ListingPass:
+    """A pass over a queue's metadata that is under way."""
+
     pages: AsyncIterator[list[ListedObject]]
     began_at: int
 
 
 @dataclass(slots=True)
 class ObjectQueueState:
+    """A queue as this process knows it."""
+
     ref: QueueRef
     index: MessageIndex = field(default_factory=MessageIndex)
-    # Who holds it ends leases and TTLs: a claim waits for a sweep that is at it, and finds what that returned.
+    # Held while leases and TTLs are ended: a claim waits for a sweep that does so, and finds the messages that it
+    # returned.
     ending: asyncio.Lock = field(default_factory=asyncio.Lock)
-    # Of what is not in the window: its mark, and when it may be due (None: not before it changes).
-    passed: dict[int, tuple[str, int | None]] = field(default_factory=dict)
-    under_way: Pass | None = None
-    # Who holds it goes on with the pass.
+    # Messages outside the window, by id: the mark, and when the message may become due (None: not before it changes).
+    skipped: dict[int, tuple[str, int | None]] = field(default_factory=dict)
+    current_pass: ListingPass | None = None
+    # Held while the pass is continued.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    # When the last whole pass began; and, while enough is known, when to look at a page all the same.
-    seen_at: int | None = None
+    # When the last complete pass began; and when to read a page although enough messages are known.
+    last_pass_at: int | None = None
     next_page_at: int = 0
-    # When a sweep is to go over all of it again, and the pass that it is at.
+    # When a sweep has to make its next whole pass, and the pass that it is making.
     next_pass_at: int = 0
-    sweeping: AsyncIterator[None] | None = None
-    # The first end of a lease or a TTL that is not in the window: a sweep goes over all of it then.
+    sweep_pass: AsyncIterator[None] | None = None
+    # The earliest end of a lease or TTL outside the window: a sweep makes a whole pass then.
     ends_at: int | None = None
-    # Dead letters that still lie among the messages.
-    to_carry: dict[int, None] = field(default_factory=dict)
-    # What was found that only waits for its events to be collected, or for a step to be undone.
+    # Dead letters that are still in msg/, in insertion order.
+    unmoved_dead_letters: dict[int, None] = field(default_factory=dict)
+    # Metadata whose events still have to be collected, or whose step was aborted.
     leftovers: dict[str, None] = field(default_factory=dict)
 
-    # Of messages that verdicts are being written for: what became of them, to be noted when all are.
+    # Messages whose verdicts are being written, with their latest version: it is recorded when all verdicts are
+    # written.
     hidden: dict[int, tuple[ReadCasDocument, MessageBody] | None] = field(default_factory=dict)
 
     @property
-    def is_whole(self) -> bool:
-        """Everything that a listing has shown is in the window."""
-        return self.under_way is None and self.seen_at is not None
+    def is_complete(self) -> bool:
+        """Return whether every listed message is in the window."""
+        return self.current_pass is None and self.last_pass_at is not None
 
 
 class ObjectQueueStates:
-    def __init__(self, sheets: CasDocuments, granter: str, skew_ms: int) -> None:
-        self._sheets = sheets
+    """The queues that this process knows."""
+
+    def __init__(self, documents: CasDocuments, granter: str, skew_ms: int) -> None:
+        """Start without queues. `granter` names this process in leases; leases of other processes end `skew_ms`
+        later."""
+        self._documents = documents
         self._granter = granter
         self._skew_ms = skew_ms
-        self._shelves: dict[QueueRef, ObjectQueueState] = {}
+        self._queues: dict[QueueRef, ObjectQueueState] = {}
 
     def all(self) -> list[ObjectQueueState]:
-        return list(self._shelves.values())
+        """Return all known queues."""
+        return list(self._queues.values())
 
-    def of(self, ref: QueueRef) -> ObjectQueueState:
-        shelf = self._shelves.get(ref)
-        if shelf is None:
-            shelf = self._shelves[ref] = ObjectQueueState(ref)
-        return shelf
+    def get(self, ref: QueueRef) -> ObjectQueueState:
+        """Return a queue, which this process's sweeps include from now on."""
+        queue = self._queues.get(ref)
+        if queue is None:
+            queue = self._queues[ref] = ObjectQueueState(ref)
+        return queue
 
-    def known(self, ref: QueueRef) -> ObjectQueueState | None:
-        return self._shelves.get(ref)
+    def find(self, ref: QueueRef) -> ObjectQueueState | None:
+        """Return a queue if it is known."""
+        return self._queues.get(ref)
 
     def forget(self, ref: QueueRef) -> None:
-        self._shelves.pop(ref, None)
+        """Forget a deleted queue."""
+        self._queues.pop(ref, None)
 
-    def tell(self, row: QueueRow, notices: Notices) -> None:
-        """After a change: say when a claim, and when a sweep, may next find something in the queue."""
-        index = self.of(row.ref).index
+    def notify(self, row: QueueRow, notices: Notices) -> None:
+        """Add to the notices when a claim, and when a sweep, may next find something in the queue."""
+        index = self.get(row.ref).index
         if not row.is_paused:
             notices.ready(row.ref, index.next_at())
         notices.deadline(index.next_deadline())
 
     def lease_ends_at(self, body: MessageBody) -> int:
-        """When the lease has run out for certain: another's clock may be behind ours."""
+        """Return when the lease has ended for certain: the clock of another granter may be behind this one. 0 without a
+        lease."""
         lease = body.life.lease
         if lease is None:
             return 0
         return lease.expires_at + (0 if body.granter == self._granter else self._skew_ms)
 
-    # --- Noting what was read or written -----------------------------------------------------------------------
+    # --- Recording ---------------------------------------------------------------------------------------------
 
-    def note(
-        self, held: ReadCasDocument, body: MessageBody, now_ms: int, *, is_new: bool = False
+    def record(
+        self, current: ReadCasDocument, body: MessageBody, now_ms: int, *, is_new: bool = False
     ) -> IndexedMessage | None:
-        """A message of this queue as it is now; None: it is not in the window. `is_new`: this process enqueued it."""
-        shelf = self.of(body.ref)
+        """Record a message that was read or written. Return its entry, or None if it is not in the window.
+
+        `is_new`: this process enqueued it.
+        """
+        queue = self.get(body.ref)
         id = body.id
-        is_dead = layout.is_dead(held.key)
-        if id in shelf.hidden and not is_dead:
-            shelf.hidden[id] = (held, body)
+        is_dead = layout.is_dead(current.key)
+        if id in queue.hidden and not is_dead:
+            queue.hidden[id] = (current, body)
             return None
-        if is_dead or not body.is_message or held.stamp.etag == "overwritten":
+        if is_dead or not body.is_message or current.version.etag == "overwritten":
             if not is_dead:
-                shelf.index.drop(id)
-                shelf.passed[id] = (held.stamp.mark, None)
-                shelf.to_carry.pop(id, None)
+                queue.index.drop(id)
+                queue.skipped[id] = (current.version.mark, None)
+                queue.unmoved_dead_letters.pop(id, None)
             return None
         if body.life.state is State.FAILED:
-            shelf.to_carry[id] = None
-        if id not in shelf.index.entries and not self._has_room(shelf, body, now_ms, is_new=is_new):
+            queue.unmoved_dead_letters[id] = None
+        if id not in queue.index.entries and not self._has_room(queue, body, now_ms, is_new=is_new):
             end_at = self.lease_ends_at(body) or body.life.expires_at
             if end_at is not None and body.life.state in (State.READY, State.IN_FLIGHT):
-                shelf.ends_at = end_at if shelf.ends_at is None else min(shelf.ends_at, end_at)
-            if not is_new and len(shelf.passed) < _PASSED:
-                shelf.passed[id] = (held.stamp.mark, self._due_at(body))
+                queue.ends_at = end_at if queue.ends_at is None else min(queue.ends_at, end_at)
+            if not is_new and len(queue.skipped) < _MAX_SKIPPED:
+                queue.skipped[id] = (current.version.mark, self._due_at(body))
             return None
-        shelf.passed.pop(id, None)
-        entry = IndexedMessage(held, body)
-        shelf.index.put(entry, self.lease_ends_at(body))
+        queue.skipped.pop(id, None)
+        entry = IndexedMessage(current, body)
+        queue.index.put(entry, self.lease_ends_at(body))
         return entry
 
-    def _has_room(self, shelf: ObjectQueueState, body: MessageBody, now_ms: int, *, is_new: bool) -> bool:
-        size = len(shelf.index)
+    def _has_room(self, queue: ObjectQueueState, body: MessageBody, now_ms: int, *, is_new: bool) -> bool:
+        size = len(queue.index)
         if is_new:
             if size >= WINDOW:
-                shelf.seen_at = None  # it is no longer all there is: the next pass finds the rest
-            # In a queue of which only the beginning is known, what comes last waits to be listed.
-            return size < WINDOW and shelf.is_whole
+                queue.last_pass_at = None  # the window is no longer complete; the next pass finds the rest
+            # In a queue of which only the beginning is known, new messages wait for a pass.
+            return size < WINDOW and queue.is_complete
         due_at = self._due_at(body)
         return size < WINDOW or (due_at is not None and due_at <= now_ms and size < 2 * WINDOW)
 
@@ -164,127 +182,133 @@ class ObjectQueueStates:
             case State.FAILED:
                 return None
 
-    def lost(self, entry: IndexedMessage) -> None:
-        """Another wrote it: what is known of it is wrong."""
-        shelf = self.of(entry.body.ref)
-        if shelf.index.entries.get(entry.id) is entry:
-            shelf.index.drop(entry.id)
-        shelf.passed.pop(entry.id, None)
-        shelf.next_pass_at = 0
+    def drop_stale(self, entry: IndexedMessage) -> None:
+        """Drop an entry that another process has overwritten."""
+        queue = self.get(entry.body.ref)
+        if queue.index.entries.get(entry.id) is entry:
+            queue.index.drop(entry.id)
+        queue.skipped.pop(entry.id, None)
+        queue.next_pass_at = 0
 
     @contextmanager
-    def hiding(self, shelf: ObjectQueueState, ids: set[int], now_ms: int) -> Iterator[None]:
-        """What becomes of these is seen by claims of this process once all of it is written."""
+    def hide_until_written(self, queue: ObjectQueueState, ids: set[int], now_ms: int) -> Iterator[None]:
+        """Hide changes of these messages from claims of this process until all of them are written."""
         if len(ids) == 1:
             yield
             return
-        mine = [id for id in ids if id not in shelf.hidden]
-        shelf.hidden.update(dict.fromkeys(mine))
+        mine = [id for id in ids if id not in queue.hidden]
+        queue.hidden.update(dict.fromkeys(mine))
         try:
             yield
         finally:
             for id in mine:
-                if (noted := shelf.hidden.pop(id)) is not None:
-                    self.note(*noted, now_ms)
+                if (recorded := queue.hidden.pop(id)) is not None:
+                    self.record(*recorded, now_ms)
 
     # --- Passes ------------------------------------------------------------------------------------------------
 
-    async def look(self, shelf: ObjectQueueState, wanted: int, now_ms: int) -> bool:
-        """Know of so many messages that are due, or of all. False: there was too much to go over in one call."""
-        async with shelf.lock:
-            return await self._look(shelf, wanted, now_ms)
+    async def fill_window(self, queue: ObjectQueueState, wanted: int, now_ms: int) -> bool:
+        """Read pages until the window has `wanted` due messages, or all messages are known.
 
-    async def _look(self, shelf: ObjectQueueState, wanted: int, now_ms: int) -> bool:
-        if shelf.index.count_due(now_ms, wanted) >= wanted:
-            # Not while a sweep goes over all of it: then no claim has to.
-            if now_ms >= shelf.next_page_at and shelf.sweeping is None:
-                shelf.next_page_at = now_ms + _PAUSE_MS
-                await self._go_on(shelf, now_ms)
+        Return False if neither was reached within the pages of one call.
+        """
+        async with queue.lock:
+            return await self._fill_window(queue, wanted, now_ms)
+
+    async def _fill_window(self, queue: ObjectQueueState, wanted: int, now_ms: int) -> bool:
+        if queue.index.count_due(now_ms, wanted) >= wanted:
+            # Not during a sweep's whole pass, which reads every page anyway.
+            if now_ms >= queue.next_page_at and queue.sweep_pass is None:
+                queue.next_page_at = now_ms + _PAGE_INTERVAL_MS
+                await self._read_next_page(queue, now_ms)
             return True
-        # A pass that had begun before this call has not seen what came behind it since.
-        is_own = shelf.under_way is None
-        for _ in range(_PAGES):
-            is_end = await self._go_on(shelf, now_ms)
-            if shelf.index.count_due(now_ms, wanted) >= wanted:
+        # A pass that began before this call has not seen messages added behind its position since.
+        is_own = queue.current_pass is None
+        for _ in range(_MAX_PAGES):
+            is_end = await self._read_next_page(queue, now_ms)
+            if queue.index.count_due(now_ms, wanted) >= wanted:
                 return True
             if is_end and is_own:
                 return True
             is_own = is_own or is_end
         return False
 
-    async def look_at_all(self, shelf: ObjectQueueState, now_ms: int) -> AsyncIterator[None]:
-        """One whole pass of its own, which no claim waits for: whoever makes it may rest after each full page."""
-        if shelf.ends_at is not None and shelf.ends_at <= now_ms:
-            shelf.ends_at = None
+    async def scan_all(self, queue: ObjectQueueState, now_ms: int) -> AsyncIterator[None]:
+        """Make one whole pass that no claim waits for. It yields after each full page, so that the caller can pause."""
+        if queue.ends_at is not None and queue.ends_at <= now_ms:
+            queue.ends_at = None
         pages = 0
-        with answered():
-            async for page in self._sheets.bucket.pages(layout.messages(shelf.ref)):
+        with as_unavailable():
+            async for page in self._documents.bucket.pages(layout.messages(queue.ref)):
                 pages += 1
-                await self._read_page(shelf, page, now_ms)
+                await self._read_page(queue, page, now_ms)
                 if len(page) >= PAGE:
                     yield
-        shelf.next_pass_at = now_ms + max(_SWEEP_MS, pages * _SWEEP_PER_PAGE_MS)
+        queue.next_pass_at = now_ms + max(_SWEEP_INTERVAL_MS, pages * _SWEEP_INTERVAL_PER_PAGE_MS)
 
-    async def _go_on(self, shelf: ObjectQueueState, now_ms: int) -> bool:
-        """One page further; true at the end of the pass. A page that is not full is mostly the last. To find that out
-        costs no call; and once all of a queue is known, what this process enqueues is in the window at once."""
-        under_way = shelf.under_way
-        if under_way is None:
-            pages = self._sheets.bucket.pages(layout.messages(shelf.ref))
-            under_way = shelf.under_way = Pass(pages, now_ms)
+    async def _read_next_page(self, queue: ObjectQueueState, now_ms: int) -> bool:
+        """Read the pass's next page; return True at its end.
+
+        A page that is not full is mostly the last one, so reading on costs no further call. Once a whole pass has
+        ended, messages enqueued by this process enter the window at once.
+        """
+        current_pass = queue.current_pass
+        if current_pass is None:
+            pages = self._documents.bucket.pages(layout.messages(queue.ref))
+            current_pass = queue.current_pass = ListingPass(pages, now_ms)
         while True:
             try:
-                page = await anext(under_way.pages, None)
+                page = await anext(current_pass.pages, None)
             except Unanswered as error:
-                shelf.under_way = None
+                queue.current_pass = None
                 raise unavailable(error) from None
             if page is None:
                 break
-            await self._read_page(shelf, page, now_ms)
+            await self._read_page(queue, page, now_ms)
             if len(page) >= PAGE:
                 return False
-        if shelf.under_way is under_way:
-            shelf.under_way = None
-            shelf.seen_at = under_way.began_at
+        if queue.current_pass is current_pass:
+            queue.current_pass = None
+            queue.last_pass_at = current_pass.began_at
         return True
 
-    async def _read_page(self, shelf: ObjectQueueState, page: list[ListedObject], now_ms: int) -> None:
+    async def _read_page(self, queue: ObjectQueueState, page: list[ListedObject], now_ms: int) -> None:
         unknown: list[ListedObject] = []
         for item in page:
             id = layout.parse_message(item.key)
-            if id is None or id in shelf.hidden:
+            if id is None or id in queue.hidden:
                 continue
-            entry = shelf.index.entries.get(id)
+            entry = queue.index.entries.get(id)
             if entry is not None:
-                if entry.is_taken or entry.held.stamp.mark == item.mark:
+                if entry.is_taken or entry.document.version.mark == item.mark:
                     continue
-            elif (passed := shelf.passed.get(id)) is not None:
-                mark, due_at = passed
-                # Due, it is read to be put into the window, if that has room for it.
-                if mark == item.mark and (due_at is None or due_at > now_ms or len(shelf.index) >= 2 * WINDOW):
+            elif (skipped := queue.skipped.get(id)) is not None:
+                mark, due_at = skipped
+                # A due message is read if the window has room for it.
+                if mark == item.mark and (due_at is None or due_at > now_ms or len(queue.index) >= 2 * WINDOW):
                     continue
             unknown.append(item)
 
         async def read(item: ListedObject) -> None:
-            held = await self._sheets.read(item.key)
-            if held is not None:
-                self._find(shelf, held, now_ms)
+            current = await self._documents.read(item.key)
+            if current is not None:
+                self._record_found(queue, current, now_ms)
 
         if unknown:
-            await side_by_side(unknown, read)
+            await run_concurrently(unknown, read)
 
-    def _find(self, shelf: ObjectQueueState, held: ReadCasDocument, now_ms: int) -> None:
-        id = layout.parse_message(held.key)
+    def _record_found(self, queue: ObjectQueueState, current: ReadCasDocument, now_ms: int) -> None:
+        id = layout.parse_message(current.key)
         assert id is not None
-        entry = shelf.index.entries.get(id)
+        entry = queue.index.entries.get(id)
         if entry is not None and entry.is_taken:
             return
-        if held.is_busy:
-            return  # whoever makes that step tells of it, or the next pass finds it
-        if held.body is None:
-            shelf.leftovers[held.key] = None
+        if current.is_busy:
+            return  # recorded by its writer, or found by the next pass
+        if current.body is None:
+            queue.leftovers[current.key] = None
             return
-        body = message_of(held.body)
+        body = decode_message(current.body)
         if body.is_gone:
-            shelf.leftovers[held.key] = None
-        self.note(held, body, now_ms)
+            queue.leftovers[current.key] = None
+        self.record(current, body, now_ms)

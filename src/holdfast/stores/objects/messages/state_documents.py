@@ -1,8 +1,8 @@
-"""State documents: written under the lease, by whoever holds it.
+"""Read and write state documents, which only the holder of the lease may write.
 
-A message's metadata says that it has a state before the first one is written. Each claim of such a message writes the
-state anew with its own lease version, so that a holder whose lease ended cannot write any more: what it read is gone.
-After the first write the metadata says that the document must be there, so that `verify` can tell a lost one.
+A message's metadata says that it has a state before the first one is written. Each claim of such a message rewrites the
+state with its own lease version, so that a previous holder's conditional write fails. After the first write the
+metadata records that the document exists, so that `verify` can tell a lost one.
 """
 
 import logging
@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.model.errors import StoreUnavailable
+from holdfast.model.ids import to_uuid
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, StateChange, StateDocument
@@ -18,7 +19,7 @@ from holdfast.model.rules import lifecycle
 from holdfast.model.rules.state_documents import apply_state_change, lease_lost
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
-from holdfast.stores.objects.buckets.retries import Busy, until_unchanged
+from holdfast.stores.objects.buckets.retries import Busy, retry_conflicts
 from holdfast.stores.objects.documents.json_documents import JsonDocuments, MessageStateDocument
 from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import ObjectMessages
@@ -26,40 +27,47 @@ from holdfast.stores.objects.messages.messages import ObjectMessages
 _log = logging.getLogger("holdfast")
 
 _TRIES = 20
-_GAVE_UP = "the state of a message changes all the time: later"
 
 
 class StateDocuments:
-    def __init__(self, messages: ObjectMessages, papers: JsonDocuments) -> None:
+    """The state documents of a store."""
+
+    def __init__(self, messages: ObjectMessages, json_documents: JsonDocuments) -> None:
         self._messages = messages
-        self._papers = papers
+        self._json_documents = json_documents
 
     async def find(self, entry: IndexedMessage) -> StateDocument | None:
-        """Return a message's state; None if it may have one, and there is none where the entry says."""
+        """Return a message's state; None if a state document may exist but is missing at the key in the metadata."""
         if not entry.body.has_state:
             return NO_STATE
-        held = await self._papers.read(entry.state_key, MessageStateDocument)
-        return None if held is None else _document(held.paper)
+        current = await self._json_documents.read(entry.state_key, MessageStateDocument)
+        return None if current is None else _to_state(current.content)
 
     async def read(self, entry: IndexedMessage) -> StateDocument:
+        """Return a message's state."""
         return await self.find(entry) or NO_STATE
 
     async def take_over(self, entry: IndexedMessage) -> StateDocument:
-        """By the claim that `entry` says."""
+        """Rewrite the state with the version of the claim in `entry`, and return it."""
         if not entry.body.has_state:
             return NO_STATE
         key, version = entry.state_key, entry.body.life.version
 
         async def take_over() -> StateDocument:
-            held = await self._papers.read(key, MessageStateDocument)
-            if held is not None and held.paper.version >= version:
-                return _document(held.paper)
-            paper = MessageStateDocument(version=version) if held is None else replace(held.paper, version=version)
-            return _document((await self._papers.write(key, paper, held)).paper)
+            current = await self._json_documents.read(key, MessageStateDocument)
+            if current is not None and current.content.version >= version:
+                return _to_state(current.content)
+            document = (
+                MessageStateDocument(version=version) if current is None else replace(current.content, version=version)
+            )
+            return _to_state((await self._json_documents.write(key, document, current)).content)
 
-        return await until_unchanged(take_over, _GAVE_UP, tries=_TRIES)
+        return await retry_conflicts(take_over, key, self._messages.documents.pause, tries=_TRIES)
 
     async def save(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
+        """Save a state under a lease, and return its ETag. Raise `StaleLease` if the receipt does not hold the
+        message."""
+
         async def save() -> str | None:
             entry = await self._messages.read(ref, receipt.id, now_ms)
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
@@ -68,40 +76,42 @@ class StateDocuments:
             if not entry.body.has_state:
                 apply_state_change(NO_STATE, change)  # refused before anything is written
                 await self._messages.write(entry, replace(entry.body, has_state=True), now_ms, Notices())
-            held = await self._papers.read(key, MessageStateDocument)
-            paper = MessageStateDocument(version=receipt.version) if held is None else held.paper
-            # Read after the state: a later claim writes the state, so our conditional write would then fail.
+            current = await self._json_documents.read(key, MessageStateDocument)
+            stored = MessageStateDocument(version=receipt.version) if current is None else current.content
+            # Check the lease after reading the state: a later claim rewrites the state, so this conditional write would
+            # then fail.
             entry = await self._messages.read(ref, receipt.id, now_ms)
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
                 raise PreconditionFailed("the lease ended meanwhile")
-            after = apply_state_change(_document(paper), change)
-            await self._papers.write(key, _with(paper, after), held)
+            after = apply_state_change(_to_state(stored), change)
+            await self._json_documents.write(key, _with_state(stored, after), current)
             await self._note_written(entry, now_ms)
             return after.etag
 
-        return await until_unchanged(save, _GAVE_UP, tries=_TRIES)
+        return await retry_conflicts(
+            save, f"the state of message {to_uuid(receipt.id)}", self._messages.documents.pause, tries=_TRIES
+        )
 
     async def _note_written(self, entry: IndexedMessage, now_ms: int) -> None:
-        """Record that the document must be there. The state is saved, whatever becomes of this."""
+        """Record in the metadata that the state document exists. The state is saved even if this fails."""
         if entry.body.is_state_written:
             return
         try:
             await self._messages.write(entry, replace(entry.body, is_state_written=True), now_ms, Notices())
         except (PreconditionFailed, Busy, StoreUnavailable) as error:
-            _log.debug("that the state of message %s was written is recorded by its next save: %s", entry.id, error)
+            _log.debug("message %s does not record yet that its state exists; its next save will: %s", entry.id, error)
 
 
-def _document(paper: MessageStateDocument) -> StateDocument:
-    document = bytes(paper.document) if paper.has_document else None
-    return StateDocument(document=document, etag=str(paper.etag) if paper.etag else None, progress=paper.progress)
+def _to_state(stored: MessageStateDocument) -> StateDocument:
+    document = bytes(stored.document) if stored.has_document else None
+    return StateDocument(document=document, etag=str(stored.etag) if stored.etag else None, progress=stored.progress)
 
 
-def _with(paper: MessageStateDocument, state: StateDocument) -> MessageStateDocument:
-    document = msgspec.Raw(b"null" if state.document is None else state.document)
+def _with_state(stored: MessageStateDocument, state: StateDocument) -> MessageStateDocument:
     return replace(
-        paper,
+        stored,
         etag=int(state.etag or 0),
         has_document=state.document is not None,
-        document=document,
+        document=msgspec.Raw(b"null" if state.document is None else state.document),
         progress=state.progress,
     )

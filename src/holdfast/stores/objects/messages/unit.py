@@ -1,11 +1,11 @@
-"""Steps of the shared logic on a bucket: verdicts, bulk verbs, ends of leases and TTLs, and the deletion of queues.
+"""Run steps of the shared logic on a bucket: verdicts, bulk verbs, ends of leases and TTLs, and the deletion of queues.
 
-The caller finds the messages and gives them to the step. The step gathers the changes, and the caller writes them:
-`write` writes them as one step, `write_ends` each of them alone. Both write only where the bucket still has the
-messages that the step was given.
+The caller finds the messages and gives them to the unit. The unit collects the changes, and the caller writes them:
+`write` writes all of them or none, `write_ends` each on its own. Both write only messages that the bucket still has as
+they were given to the unit.
 
-Enqueueing, claims, state documents and ledgers are not steps of this kind: each writes several objects in an order that
-makes a crash between two of them harmless, and the first holds even if the next cannot be written.
+Enqueueing, claims, state documents and ledgers do not use this unit: each writes several objects in an order that makes
+a crash between two of them harmless, and a failure of the second write does not undo the first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ from holdfast.model.rules.lifecycle import Change, Life
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import end_by_time
-from holdfast.stores.objects.buckets.retries import side_by_side
+from holdfast.stores.objects.buckets.retries import run_concurrently
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import CasWrite
 from holdfast.stores.objects.documents.document_format import MessageBody
@@ -34,7 +34,7 @@ from holdfast.stores.unit import Sized
 
 
 class OpenQueue(NamedTuple):
-    """A queue of a step. The default TTL is given where a bulk verb needs it."""
+    """A queue of a unit. The default TTL is set where a bulk verb needs it."""
 
     row: QueueRow
     default_ttl_ms: int | None = None
@@ -42,7 +42,7 @@ class OpenQueue(NamedTuple):
 
 @dataclass(slots=True)
 class LoadedEntry:
-    """A message as it is stored, and as a step has changed it. `payload` replaces the stored one."""
+    """A message as it is stored, and as the unit has changed it. `payload` replaces the stored one."""
 
     stored: IndexedMessage
     body: MessageBody
@@ -50,24 +50,28 @@ class LoadedEntry:
 
     @property
     def envelope(self) -> Envelope:
+        """The message's envelope, as changed."""
         return self.body.envelope()
 
     @property
     def life(self) -> Life:
+        """The message's life, as changed."""
         return self.body.life
 
     @property
     def key(self) -> str:
-        """Where the metadata belongs. A message that fails stays where it is until `Altering.carry` moves it."""
+        """The key where the metadata belongs. A failed message stays in msg/ until `ObjectBulkVerbs.move_dead_letters`
+        moves it."""
         stored, is_failed = self.stored, self.life.state is State.FAILED
-        is_revived = layout.is_dead(stored.held.key) and self.body.is_message and not is_failed
+        is_revived = layout.is_dead(stored.document.key) and self.body.is_message and not is_failed
         if is_revived or self.body.ref != stored.body.ref:
             return layout.message(self.body.ref, stored.id, dead=is_failed)
-        return stored.held.key
+        return stored.document.key
 
-    # Last: the name hides the type's from here on.
+    # Last, because the name hides the type `bytes` from here on.
     @property
     def bytes(self) -> int:
+        """The size of payload and headers, as changed."""
         return self.body.bytes
 
 
@@ -77,19 +81,19 @@ def _loaded(entry: IndexedMessage) -> LoadedEntry:
 
 @dataclass(slots=True)
 class ObjectUnit:
-    """`ChangeUnit`. `entries` are the messages that the caller has found for the step, by id."""
+    """A `ChangeUnit`. `entries` are the messages that the caller has found, by id."""
 
     messages: ObjectMessages
-    counting: QueueCounts
+    queue_counts: QueueCounts
     now_ms: int
     notices: Notices
     queues: Sequence[OpenQueue]
     entries: dict[int, LoadedEntry]
     is_durable: bool = True
-    # Changes that time causes.
+    # Changes caused by time alone.
     ends: list[tuple[LoadedEntry, Change]] = field(default_factory=list)
-    # By tenant: what the step must write so that concurrent checks of the tenant's quotas fail.
-    room: dict[str, list[CasWrite]] = field(default_factory=dict)
+    # By tenant: the writes that make concurrent checks of its quotas fail.
+    quota_writes: dict[str, list[CasWrite]] = field(default_factory=dict)
 
     # --- Queues ----------------------------------------------------------------------------------------------
 
@@ -101,7 +105,9 @@ class ObjectUnit:
 
     async def check_quotas(self, ref: QueueRef, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
         sizes, freed_sizes = [each.bytes for each in added], [each.bytes for each in freed]
-        self.room[ref.tenant] = await self.counting.make_room(ref.tenant, sizes, self.now_ms, freed=freed_sizes)
+        self.quota_writes[ref.tenant] = await self.queue_counts.reserve_quota(
+            ref.tenant, sizes, self.now_ms, freed=freed_sizes
+        )
 
     # --- Finding messages ------------------------------------------------------------------------------------
 
@@ -109,12 +115,12 @@ class ObjectUnit:
         """Return the messages that the caller has found, and read the others."""
         wanted = dict.fromkeys(ids)
         unknown = [id for id in wanted if id not in self.entries]
-        read = await side_by_side(unknown, lambda id: self.messages.read(queue.row.ref, id, self.now_ms))
+        read = await run_concurrently(unknown, lambda id: self.messages.read(queue.row.ref, id, self.now_ms))
         self.entries |= {entry.id: _loaded(entry) for entry in read if entry is not None}
         return {id: self.entries[id] for id in wanted if id in self.entries}
 
     async def ended(self, queue: OpenQueue, limit: int) -> tuple[list[LoadedEntry], list[LoadedEntry]]:
-        index = self.messages.shelves.of(queue.row.ref).index
+        index = self.messages.queues.get(queue.row.ref).index
         expired = index.ended(index.leases, limit, self.now_ms)
         overdue = index.ended(index.ttls, limit - len(expired), self.now_ms)
         return list(map(_loaded, expired)), list(map(_loaded, overdue))
@@ -138,7 +144,7 @@ class ObjectUnit:
             entry.body = self.messages.changes.after(entry.body, change, self.now_ms)
 
     async def move(self, queue: OpenQueue, target: OpenQueue, changes: Sequence[tuple[LoadedEntry, Change]]) -> None:
-        source, goal, noted = queue.row.ref, target.row.ref, self.messages.changes.noted
+        source, goal, noted = queue.row.ref, target.row.ref, self.messages.changes.add_event
         for entry, change in changes:
             assert change.event is not None
             assert change.life is not None
@@ -153,29 +159,29 @@ class ObjectUnit:
         entry.payload = envelope.payload
 
     def tell(self, queue: OpenQueue) -> None:
-        """Do nothing: the caller tells the listener once the changes are written."""
+        """Do nothing: the caller notifies the listener once the changes are written."""
 
     # --- Writing ---------------------------------------------------------------------------------------------
 
     async def write(self) -> None:
-        """Write the changes, all of them or none. Raise `Changed` or `Busy` if another process was first."""
+        """Write all changes, or none. Raise `PreconditionFailed` or `Busy` if another process came first."""
         changed = [each for each in self.entries.values() if each.body is not each.stored.body]
-        moved = [each for each in changed if each.key != each.stored.held.key]
+        moved = [each for each in changed if each.key != each.stored.document.key]
         if moved:
-            # A verb moves all of its messages, or none; and all of them come from one queue.
+            # A verb moves all of its messages or none, and all of them come from one queue.
             assert len(moved) == len(changed)
             source = moved[0].stored.body.tenant
-            if source not in self.room:
-                self.room[source] = await self.counting.keep_room(source)
-            movings = [MessageMove(each.stored, each.key, each.body, each.payload) for each in moved]
-            turns = [write for writes in self.room.values() for write in writes]
-            await self.messages.move_all(movings, self.now_ms, self.notices, turns=turns)
+            if source not in self.quota_writes:
+                self.quota_writes[source] = await self.queue_counts.quota_guard(source)
+            moves = [MessageMove(each.stored, each.key, each.body, each.payload) for each in moved]
+            guards = [write for writes in self.quota_writes.values() for write in writes]
+            await self.messages.move_all(moves, self.now_ms, self.notices, guards=guards)
         elif changed:
             await self.messages.write_all([(each.stored, each.body) for each in changed], self.now_ms, self.notices)
 
     async def write_ends(self) -> int:
-        """Write each change that time causes, and return how many. A message that another process was first to change
-        stays as it is."""
+        """Write each change caused by time, and return their number. Messages that another process has changed stay as
+        they are."""
 
         async def end(loaded: LoadedEntry, change: Change) -> bool:
             loaded.stored.is_taken = True
@@ -184,28 +190,28 @@ class ObjectUnit:
             finally:
                 loaded.stored.is_taken = False
 
-        return sum(await side_by_side(self.ends, lambda each: end(*each)))
+        return sum(await run_concurrently(self.ends, lambda each: end(*each)))
 
 
 class ObjectUnits:
-    """The steps of a store."""
+    """A factory of the units of a store."""
 
-    def __init__(self, messages: ObjectMessages, counting: QueueCounts) -> None:
+    def __init__(self, messages: ObjectMessages, queue_counts: QueueCounts) -> None:
         self._messages = messages
-        self._counting = counting
+        self._queue_counts = queue_counts
 
     def begin(
         self, now_ms: int, notices: Notices, *queues: OpenQueue, found: Iterable[IndexedMessage] = ()
     ) -> ObjectUnit:
-        """Return a new step on these queues, and on the messages that the caller has found."""
+        """Return a new unit on these queues and found messages."""
         entries = {entry.id: _loaded(entry) for entry in found}
-        return ObjectUnit(self._messages, self._counting, now_ms, notices, queues, entries)
+        return ObjectUnit(self._messages, self._queue_counts, now_ms, notices, queues, entries)
 
     async def end_overdue(
-        self, row: QueueRow, shelf: ObjectQueueState, limit: int, now_ms: int, notices: Notices
+        self, row: QueueRow, queue: ObjectQueueState, limit: int, now_ms: int, notices: Notices
     ) -> int:
-        """Return leases that ran out, and end TTLs; return how many."""
-        async with shelf.ending:
+        """End expired leases and TTLs in the window, and return how many."""
+        async with queue.ending:
             unit = self.begin(now_ms, notices)
             await end_by_time(unit, OpenQueue(row), limit)
             return await unit.write_ends()

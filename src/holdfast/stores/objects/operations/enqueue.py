@@ -1,9 +1,8 @@
-"""Enqueue.
+"""Enqueue messages.
 
-payloads                        dies here: orphans, which a sweep deletes
-metadata, and the keys seen     one message without a key: made, and it is there
-                                else one step (sheets.py): all of them or none
-the policy, once more           a queue that is being deleted meanwhile refuses, and it is removed again
+payloads                        crash: orphans, which a sweep deletes
+metadata, and keys              one message without a key is one write; otherwise one step (cas_documents.py)
+read the policy again           if the queue is being deleted meanwhile, the call fails
 """
 
 from collections.abc import Collection, Sequence
@@ -23,7 +22,7 @@ from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, check_accepts, no_such_queue
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
-from holdfast.stores.objects.buckets.retries import Busy, answered, side_by_side, until_unchanged
+from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, retry_conflicts, run_concurrently
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import CasWrite, ReadCasDocument
 from holdfast.stores.objects.documents.document_format import KeyBody, MessageBody, encode
@@ -32,32 +31,35 @@ from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 from holdfast.stores.objects.operations.node_numbers import ObjectNodeNumbers
 
-# Until another's step with one of our keys has ended.
+# Attempts while other processes have undecided steps with the same keys.
 _TRIES = 300
 
 DEFAULT_WINDOW_MS = QueuePolicy().dedup_window_ms
 
-key_of = msgspec.msgpack.Decoder(KeyBody).decode
+decode_key = msgspec.msgpack.Decoder(KeyBody).decode
 
 
-class _Seen(NamedTuple):
-    """A key: the message that has it (None: nobody), and what stands in its place."""
+class _KeyState(NamedTuple):
+    """An idempotency key: its first message (None: the key is unused), and its document."""
 
     first: Enqueued | None
-    held: ReadCasDocument | None
+    current: ReadCasDocument | None
 
 
 class ObjectEnqueue:
+    """The enqueue operation, for callers and for schedules."""
+
     def __init__(
-        self, messages: ObjectMessages, directory: ObjectDirectory, nodes: ObjectNodeNumbers, counting: QueueCounts
+        self, messages: ObjectMessages, directory: ObjectDirectory, nodes: ObjectNodeNumbers, queue_counts: QueueCounts
     ) -> None:
         self._messages = messages
-        self._sheets = messages.sheets
+        self._documents = messages.documents
         self._directory = directory
         self._nodes = nodes
-        self._counting = counting
+        self._queue_counts = queue_counts
 
     def take_ids(self, number: int, now_ms: int) -> list[int]:
+        """Return new message ids."""
         return self._nodes.take_ids(number, now_ms)
 
     async def enqueue(
@@ -69,17 +71,21 @@ class ObjectEnqueue:
         *,
         auto_create: bool,
         reason: str | None = None,
-        also: Sequence[CasWrite] = (),
+        extra_writes: Sequence[CasWrite] = (),
         ids: list[int] | None = None,
     ) -> list[Enqueued]:
-        """`also` is written in the same step, or `PreconditionFailed`."""
+        """Enqueue drafts, all of them or none.
+
+        `extra_writes` are written in the same step; if their documents have changed, `PreconditionFailed` is raised.
+        `reason` is for the journal. `ids` are used if given.
+        """
         row = await self._directory.find(ref)
         check_accepts(ref, row, auto_create=auto_create)
         config = await self._directory.config(ref.tenant)
         if not config.quotas.limits_totals:
-            return await self._enqueue(ref, row, drafts, now_ms, notices, reason, also, ids)
-        async with self._counting.lock(ref.tenant):
-            return await self._enqueue(ref, row, drafts, now_ms, notices, reason, also, ids)
+            return await self._enqueue(ref, row, drafts, now_ms, notices, reason, extra_writes, ids)
+        async with self._queue_counts.lock(ref.tenant):
+            return await self._enqueue(ref, row, drafts, now_ms, notices, reason, extra_writes, ids)
 
     async def _enqueue(
         self,
@@ -89,128 +95,136 @@ class ObjectEnqueue:
         now_ms: int,
         notices: Notices,
         reason: str | None,
-        also: Sequence[CasWrite],
+        extra_writes: Sequence[CasWrite],
         ids: list[int] | None,
     ) -> list[Enqueued]:
         ids = ids or self._nodes.take_ids(len(drafts), now_ms)
         ids = [id if draft.pieces is None else draft.pieces.place for id, draft in zip(ids, drafts, strict=True)]
         firsts = index_keys(drafts)
-        has_payloads = is_again = False
+        has_payloads = is_retry = False
 
         async def enqueue() -> list[Enqueued]:
-            nonlocal row, has_payloads, is_again
-            seen = await self._seen(ref, firsts, now_ms)
+            nonlocal row, has_payloads, is_retry
+            key_states = await self._read_keys(ref, firsts, now_ms)
             window_ms = DEFAULT_WINDOW_MS if row is None else row.policy.dedup_window_ms
-            repeated = {key: each.first for key, each in seen.items() if each.first is not None}
+            repeated = {key: each.first for key, each in key_states.items() if each.first is not None}
             places = find_new(drafts, firsts, repeated, remembers_keys=window_ms > 0)
-            fresh = [(drafts[place], ids[place]) for place in places]
-            whose = next((draft.pieces.place for draft in drafts if draft.pieces is not None), None)
-            sizes = [draft.bytes for draft, _ in fresh]
+            new = [(drafts[place], ids[place]) for place in places]
+            upload_id = next((draft.pieces.place for draft in drafts if draft.pieces is not None), None)
+            sizes = [draft.bytes for draft, _ in new]
             try:
-                room = await self._counting.make_room(ref.tenant, sizes, now_ms, whose=whose) if fresh else []
+                quota_writes = (
+                    await self._queue_counts.reserve_quota(ref.tenant, sizes, now_ms, upload_id=upload_id)
+                    if new
+                    else []
+                )
             except OverQuota:
-                if has_payloads:  # there was room at the first look, and others took it
+                if has_payloads:  # the quota was free at first, and other processes used it up meanwhile
                     keys = [layout.message(ref, id) for draft, id in zip(drafts, ids, strict=True) if draft.payload]
-                    await self._sheets.delete(list(map(layout.payload_of, keys)))
+                    await self._documents.delete(list(map(layout.payload_of, keys)))
                 raise
             if row is None:
                 row = await self._directory.create_queue(ref, now_ms)
                 check_accepts(ref, row, auto_create=True)
             if not has_payloads:
-                await self._put_payloads(ref, fresh)
+                await self._put_payloads(ref, new)
                 has_payloads = True
-            was_again, is_again = is_again, True
-            await self._write(row, fresh, seen, now_ms, notices, reason, also, room, is_again=was_again)
-            return make_results(drafts, places, [id for _, id in fresh], repeated)
+            was_retry, is_retry = is_retry, True
+            await self._write(
+                row, new, key_states, now_ms, notices, reason, extra_writes, quota_writes, is_retry=was_retry
+            )
+            return make_results(drafts, places, [id for _, id in new], repeated)
 
-        return await until_unchanged(
+        return await retry_conflicts(
             enqueue,
-            f"others enqueue to {ref} with a key of this call, or to its tenant with quotas, all the time: later",
+            f"queue {ref}, from enqueues with the same keys or into the same tenant with quotas",
+            self._documents.pause,
             tries=_TRIES,
-            on=(Busy,) if also else (PreconditionFailed, Busy),
+            on=(Busy,) if extra_writes else (PreconditionFailed, Busy),
         )
 
-    async def _seen(self, ref: QueueRef, keys: Collection[str], now_ms: int) -> dict[str, _Seen]:
-        """Return the state of each key in the call."""
+    async def _read_keys(self, ref: QueueRef, keys: Collection[str], now_ms: int) -> dict[str, _KeyState]:
+        """Return the state of each key of the call. Raise `Busy`."""
 
-        async def look(key: str) -> _Seen:
-            held = await self._sheets.read(layout.key(ref, key))
-            if held is not None and held.is_busy:
-                raise Busy
-            body = None if held is None or held.body is None else key_of(held.body)
+        async def read_key(key: str) -> _KeyState:
+            current = await self._documents.read(layout.key(ref, key))
+            if current is not None and current.is_busy:
+                raise Busy(current.content.step)
+            body = None if current is None or current.body is None else decode_key(current.body)
             first = None
             if body is not None and body.ends_at > now_ms:
                 first = Enqueued(snowflake=body.id, given_correlation_id=body.given_correlation_id, duplicate=True)
-            return _Seen(first, held)
+            return _KeyState(first, current)
 
-        return dict(zip(keys, await side_by_side(keys, look), strict=True))
+        return dict(zip(keys, await run_concurrently(keys, read_key), strict=True))
 
-    async def _put_payloads(self, ref: QueueRef, fresh: list[tuple[Draft, int]]) -> None:
+    async def _put_payloads(self, ref: QueueRef, new: list[tuple[Draft, int]]) -> None:
         async def put(each: tuple[Draft, int]) -> None:
             draft, id = each
-            with answered():
+            with as_unavailable():
                 if draft.group is not None:
-                    await self._sheets.bucket.put(layout.group_member(ref, draft.group, id), b"")
+                    await self._documents.bucket.put(layout.group_member(ref, draft.group, id), b"")
                 if draft.payload:
-                    await self._sheets.bucket.put(layout.payload_of(layout.message(ref, id)), draft.payload)
+                    await self._documents.bucket.put(layout.payload_of(layout.message(ref, id)), draft.payload)
 
-        await side_by_side([each for each in fresh if each[0].payload or each[0].group is not None], put)
+        await run_concurrently([each for each in new if each[0].payload or each[0].group is not None], put)
 
     async def _write(
         self,
         row: QueueRow,
-        fresh: list[tuple[Draft, int]],
-        seen: dict[str, _Seen],
+        new: list[tuple[Draft, int]],
+        key_states: dict[str, _KeyState],
         now_ms: int,
         notices: Notices,
         reason: str | None,
-        also: Sequence[CasWrite],
-        room: Sequence[CasWrite],
+        extra_writes: Sequence[CasWrite],
+        quota_writes: Sequence[CasWrite],
         *,
-        is_again: bool,
+        is_retry: bool,
     ) -> None:
         default_ttl_ms = await self._directory.default_ttl_ms(row)
-        bodies = [self._body(row.ref, draft, id, default_ttl_ms, now_ms, reason) for draft, id in fresh]
-        # What a try before this one left, whose step does not hold.
-        left = await self._left(row.ref, bodies) if is_again else {}
-        writes = [CasWrite(at := layout.message(row.ref, body.id), encode(body), left.get(at)) for body in bodies]
-        for draft, id in fresh:
+        bodies = [self._body(row.ref, draft, id, default_ttl_ms, now_ms, reason) for draft, id in new]
+        # Documents written by a previous try, whose step was aborted.
+        earlier = await self._read_earlier_writes(row.ref, bodies) if is_retry else {}
+        writes = [CasWrite(at := layout.message(row.ref, body.id), encode(body), earlier.get(at)) for body in bodies]
+        for draft, id in new:
             if draft.key is not None and row.policy.dedup_window_ms:
                 key = KeyBody(id, draft.correlation_id, now_ms + row.policy.dedup_window_ms)
-                writes.append(CasWrite(layout.key(row.ref, draft.key), encode(key), seen[draft.key].held))
-        writes += also
+                writes.append(CasWrite(layout.key(row.ref, draft.key), encode(key), key_states[draft.key].current))
+        writes += extra_writes
         if not writes:
             return
         try:
-            helds = await self._sheets.write_all(writes, room)
+            documents = await self._documents.write_all(writes, quota_writes)
         except PreconditionFailed:
-            if len(writes) > 1 or also or room:
+            if len(writes) > 1 or extra_writes or quota_writes:
                 raise
-            # Nobody else makes this id: if it is there, it was written, and changed since. If not, it may have been
-            # settled meanwhile: that is not known.
-            if await self._sheets.read(writes[0].key) is None:
-                raise StoreUnavailable("the bucket refused a new message, and does not have it: try again") from None
+            # No other process makes this id. If the message exists, it was written and has changed since; if not, it
+            # may have been settled meanwhile, which cannot be known.
+            if await self._documents.read(writes[0].key) is None:
+                raise StoreUnavailable("the bucket refused a new message but does not have it; try again") from None
             await self._check_queue(row, bodies, [], now_ms, notices)
             return
-        await self._check_queue(row, bodies, helds[: len(bodies)], now_ms, notices)
+        await self._check_queue(row, bodies, documents[: len(bodies)], now_ms, notices)
 
-    async def _left(self, ref: QueueRef, bodies: list[MessageBody]) -> dict[str, ReadCasDocument]:
-        helds = await side_by_side(bodies, lambda body: self._sheets.read(layout.message(ref, body.id)))
-        return {held.key: held for held in helds if held is not None}
+    async def _read_earlier_writes(self, ref: QueueRef, bodies: list[MessageBody]) -> dict[str, ReadCasDocument]:
+        documents = await run_concurrently(bodies, lambda body: self._documents.read(layout.message(ref, body.id)))
+        return {current.key: current for current in documents if current is not None}
 
     async def _check_queue(
-        self, row: QueueRow, bodies: list[MessageBody], helds: list[ReadCasDocument], now_ms: int, notices: Notices
+        self, row: QueueRow, bodies: list[MessageBody], documents: list[ReadCasDocument], now_ms: int, notices: Notices
     ) -> None:
-        for held, body in zip(helds, bodies, strict=False):
-            self._messages.written(held, None, body, now_ms, notices)
+        for current, body in zip(documents, bodies, strict=False):
+            self._messages.record_written(current, None, body, now_ms, notices)
             notices.ready(row.ref, body.life.visible_at)
             notices.deadline(body.life.expires_at)
         again = await self._directory.find(row.ref, fresh=True)
         if again is None or again.queue_id != row.queue_id:
-            # Deleted meanwhile, so nobody sweeps them: another queue of this name must not find them.
+            # The queue was deleted meanwhile, so no sweep finds these messages. A new queue of this name must not see
+            # them.
             keys = [layout.message(row.ref, body.id) for body in bodies]
-            await self._sheets.delete([*keys, *map(layout.payload_of, keys)])
-            self._messages.shelves.forget(row.ref)
+            await self._documents.delete([*keys, *map(layout.payload_of, keys)])
+            self._messages.queues.forget(row.ref)
             raise no_such_queue(row.ref)
         if again.drain_until is not None:
             raise being_deleted(row.ref)
@@ -237,4 +251,4 @@ class ObjectEnqueue:
         )
         event = lifecycle.TRANSITIONS[None, lifecycle.Cause.ENQUEUE].event
         assert event is not None
-        return self._messages.changes.noted(body, event, now_ms, reason=reason)
+        return self._messages.changes.add_event(body, event, now_ms, reason=reason)

@@ -1,7 +1,7 @@
-"""The claim ledger: a consumer's numbered claims, one sheet for each consumer.
+"""Claim ledgers: a consumer's numbered claims, in one document for each consumer.
 
-claim the messages          dies here: their leases run out, and the number is free
-write the sheet             from here on the number is open, and answers these
+claim the messages          crash: their leases end, and the number stays free
+write the document          from here on the number is open, and a claim with it returns these messages
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_w
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.objects.buckets.bucket import ObjectMissing
-from holdfast.stores.objects.buckets.retries import side_by_side, until_unchanged
+from holdfast.stores.objects.buckets.retries import retry_conflicts, run_concurrently
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import ReadCasDocument
 from holdfast.stores.objects.documents.document_format import LedgerBody, encode
@@ -29,13 +29,11 @@ from holdfast.stores.objects.messages.state_documents import StateDocuments
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 from holdfast.stores.objects.operations.verdicts import ObjectVerdicts
 
-_GAVE_UP = "the ledger changes all the time: later"
-
-_ledger_of = msgspec.msgpack.Decoder(LedgerBody).decode
+_decode_ledger = msgspec.msgpack.Decoder(LedgerBody).decode
 
 
 class ObjectLedgers:
-    """`LedgerStore`, and the ledgers for claims."""
+    """The `LedgerStore`, and the ledgers as claims use them."""
 
     def __init__(
         self,
@@ -43,13 +41,13 @@ class ObjectLedgers:
         messages: ObjectMessages,
         directory: ObjectDirectory,
         states: StateDocuments,
-        settling: ObjectVerdicts,
+        verdicts: ObjectVerdicts,
     ) -> None:
         self.driver = driver
         self._messages = messages
         self._directory = directory
         self._states = states
-        self._settling = settling
+        self._verdicts = verdicts
 
     @on_driver
     async def entries(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
@@ -70,8 +68,8 @@ class ObjectLedgers:
         body, _ = await self.read(ref, consumer)
         receipts = [each for number in closed_by(body.open, upto) for each in receipts_of(body, number)]
         verdicts = [Verdict(settle=Settle.ACK, receipt=receipt) for receipt in receipts]
-        results = await self._settling.settle(ref, verdicts, now_ms, notices)
-        _check_written(results, "acked: they stay open, ack them again")
+        results = await self._verdicts.settle(ref, verdicts, now_ms, notices)
+        _check_written(results, "acked; they stay open, ack them again")
         await self._close(ref, consumer, upto)
         return results
 
@@ -83,53 +81,55 @@ class ObjectLedgers:
         body, _ = await self.read(ref, consumer)
         receipts = [each for number in sorted(body.open) for each in receipts_of(body, number)]
         verdicts = [Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms) for receipt in receipts]
-        results = await self._settling.settle(ref, verdicts, now_ms, notices)
-        _check_written(results, "extended: extend them again")
+        results = await self._verdicts.settle(ref, verdicts, now_ms, notices)
+        _check_written(results, "extended; extend them again")
         return results
 
     async def read(self, ref: QueueRef, consumer: str) -> tuple[LedgerBody, ReadCasDocument | None]:
-        held = await self._messages.sheets.read(layout.ledger(ref, consumer))
-        if held is None or held.body is None:
-            return LedgerBody(consumer), held
-        return _ledger_of(held.body), held
+        """Return a consumer's ledger, and its document."""
+        current = await self._messages.documents.read(layout.ledger(ref, consumer))
+        if current is None or current.body is None:
+            return LedgerBody(consumer), current
+        return _decode_ledger(current.body), current
 
     async def claim_again(self, ref: QueueRef, consumer: str, number: int, now_ms: int) -> list[Delivery] | None:
-        """What an open claim of this number still holds; None if the number is new."""
+        """Return the messages of an open claim that are still held; None if the number is new."""
         body, _ = await self.read(ref, consumer)
         check_open(consumer, number, body.closed_upto)
         if number not in body.open:
             return None
         return await self._deliveries(ref, receipts_of(body, number), now_ms)
 
-    async def note(
+    async def open_claim(
         self, ref: QueueRef, consumer: str, number: int, deliveries: list[Delivery], now_ms: int
     ) -> list[Delivery] | None:
-        """Open the number with these. If it was opened meanwhile: what that one holds."""
+        """Record a claim under its number. If the number was opened meanwhile, return the messages of that claim
+        instead."""
         receipts = [tuple(each.receipt) for each in deliveries]
 
-        async def note() -> list[Delivery] | None:
-            body, held = await self.read(ref, consumer)
+        async def open_claim() -> list[Delivery] | None:
+            body, current = await self.read(ref, consumer)
             if number in body.open or number <= body.closed_upto:
                 return await self._deliveries(ref, receipts_of(body, number), now_ms)
             after = replace(body, open={**body.open, number: (now_ms, receipts)})
-            await self._messages.sheets.write(layout.ledger(ref, consumer), encode(after), held)
+            await self._messages.documents.write(layout.ledger(ref, consumer), encode(after), current)
             return None
 
-        return await until_unchanged(note, _GAVE_UP)
+        return await retry_conflicts(open_claim, f"the ledger of {consumer!r}", self._messages.documents.pause)
 
     async def _close(self, ref: QueueRef, consumer: str, upto: int) -> None:
         async def close() -> None:
-            body, held = await self.read(ref, consumer)
+            body, current = await self.read(ref, consumer)
             closed = closed_by(body.open, upto)
-            left = {number: claim for number, claim in body.open.items() if number not in closed}
-            after = replace(body, open=left, closed_upto=closed_after(body.closed_upto, upto))
+            remaining = {number: claim for number, claim in body.open.items() if number not in closed}
+            after = replace(body, open=remaining, closed_upto=closed_after(body.closed_upto, upto))
             if after != body:
-                await self._messages.sheets.write(layout.ledger(ref, consumer), encode(after), held)
+                await self._messages.documents.write(layout.ledger(ref, consumer), encode(after), current)
 
-        await until_unchanged(close, _GAVE_UP)
+        await retry_conflicts(close, f"the ledger of {consumer!r}", self._messages.documents.pause)
 
     async def _deliveries(self, ref: QueueRef, receipts: Iterable[Receipt], now_ms: int) -> list[Delivery]:
-        """Of those that are still held."""
+        """Return the messages of the receipts that are still held."""
 
         async def read(receipt: Receipt) -> Delivery | None:
             entry = await self._messages.read(ref, receipt.id, now_ms)
@@ -141,15 +141,16 @@ class ObjectLedgers:
                 return None
             return delivery_of(entry.body.envelope(payload), entry.body.life, await self._states.read(entry))
 
-        return [each for each in await side_by_side(receipts, read) if each is not None]
+        return [each for each in await run_concurrently(receipts, read) if each is not None]
 
 
 def receipts_of(body: LedgerBody, number: int) -> list[Receipt]:
+    """Return the receipts of a claim; empty if the number is not open."""
     _, receipts = body.open.get(number, (0, []))
     return [Receipt(*each) for each in receipts]
 
 
-def _check_written(results: list[Result], what: str) -> None:
-    """Raise `StoreUnavailable` if a verdict on a ledger's claims was not written: the call is repeated as a whole."""
+def _check_written(results: list[Result], action: str) -> None:
+    """Raise `StoreUnavailable` if the bucket failed for a claim of the ledger, so that the caller repeats the call."""
     if any(result.is_retryable for result in results):
-        raise StoreUnavailable(f"not all of the claims could be {what}")
+        raise StoreUnavailable(f"not all claims could be {action}")

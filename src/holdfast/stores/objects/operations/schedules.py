@@ -1,4 +1,4 @@
-"""Schedules: each a sheet of its own, replaced only where nobody else has, and fired together with its message."""
+"""Schedules: each is a document of its own. A tick writes it in one step with its message."""
 
 from collections.abc import Callable
 
@@ -19,49 +19,49 @@ from holdfast.stores.contract import DueSchedules
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
-from holdfast.stores.objects.buckets.retries import Busy, answered, pause, side_by_side, until_unchanged
+from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, retry_conflicts, run_concurrently
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import CasDocuments, CasWrite, ReadCasDocument
 from holdfast.stores.objects.documents.document_format import encode
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 from holdfast.stores.objects.operations.enqueue import ObjectEnqueue
 
-# How often the schedules of all queues are listed, for those that other processes put.
+# Interval at which the schedules of all queues are listed, to find those of other processes.
 LIST_MS = 10_000
 
-_schedule_of = msgspec.msgpack.Decoder(Schedule).decode
+_decode_schedule = msgspec.msgpack.Decoder(Schedule).decode
 
 
 class ObjectSchedules:
-    """`ScheduleStore`."""
+    """The `ScheduleStore`."""
 
     def __init__(
         self,
         driver: LoopDriver,
-        sheets: CasDocuments,
+        documents: CasDocuments,
         directory: ObjectDirectory,
-        intake: ObjectEnqueue,
-        check_room: Callable[[int], None],
+        enqueue: ObjectEnqueue,
+        check_disk_space: Callable[[int], None],
     ) -> None:
-        """`check_room` raises `StoreUnavailable` if the disk has no room for this many bytes."""
+        """`check_disk_space` raises `StoreUnavailable` if the disk has no room for this many more bytes."""
         self.driver = driver
-        self._sheets = sheets
+        self._documents = documents
         self._directory = directory
-        self._intake = intake
-        self._check_room = check_room
-        # As far as this process knows.
+        self._enqueue = enqueue
+        self._check_disk_space = check_disk_space
+        # The schedules that this process knows.
         self._known: dict[tuple[QueueRef, str], Schedule] = {}
         self._listed_at: int | None = None
 
     async def _read(self, ref: QueueRef, name: str) -> tuple[Schedule | None, ReadCasDocument | None]:
         while True:
-            held = await self._sheets.read(layout.schedule(ref, name))
-            if held is not None and held.is_busy:
-                await pause()
+            current = await self._documents.read(layout.schedule(ref, name))
+            if current is not None and current.is_busy:
+                await self._documents.pause(Busy(current.content.step))
                 continue
-            schedule = None if held is None or held.body is None else _schedule_of(held.body)
+            schedule = None if current is None or current.body is None else _decode_schedule(current.body)
             self._note(ref, name, schedule)
-            return schedule, held
+            return schedule, current
 
     def _note(self, ref: QueueRef, name: str, schedule: Schedule | None) -> None:
         if schedule is None:
@@ -75,10 +75,11 @@ class ObjectSchedules:
         return (await self._read(ref, name))[0]
 
     async def names(self, ref: QueueRef, after: str | None = None) -> list[str]:
+        """Return the names of a queue's schedules, including erased documents."""
         start = None if after is None else layout.schedule(ref, after)
         names: list[str] = []
-        with answered():
-            async for page in self._sheets.bucket.pages(layout.schedules(ref), start):
+        with as_unavailable():
+            async for page in self._documents.bucket.pages(layout.schedules(ref), start):
                 names += [item.key[item.key.rfind("/") + 1 :].removesuffix(".pb") for item in page]
         return sorted(names)
 
@@ -86,7 +87,7 @@ class ObjectSchedules:
     async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
         await self._directory.require(ref)
         found: list[Schedule] = []
-        # By name: keys end in .pb, which is not always the same order.
+        # Sorted by name: keys end in .pb, which sometimes gives another order.
         for name in await self.names(ref):
             if (after is None or name > after) and len(found) < limit:
                 schedule = (await self._read(ref, name))[0]
@@ -95,25 +96,25 @@ class ObjectSchedules:
         return found
 
     async def _count(self, ref: QueueRef) -> int:
-        """Return the number of the queue's schedules, or of all names listed where that is below the limit."""
+        """Return the number of the queue's schedules, or of all listed names if that is below the limit."""
         names = await self.names(ref)
         if len(names) < MAX_SCHEDULES:
             return len(names)
-        # What was deleted is listed too, until a sweep takes what is left of it.
-        read = await side_by_side(names, lambda name: self._read(ref, name))
+        # Erased documents are listed too, until a sweep deletes them.
+        read = await run_concurrently(names, lambda name: self._read(ref, name))
         return sum(schedule is not None for schedule, _ in read)
 
     @on_driver_with_notices
     async def put(self, notices: Notices, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
         await self._directory.require_open(ref)
-        there, held = await self._read(ref, schedule.name)
+        there, current = await self._read(ref, schedule.name)
         if there != was:
             return False
         if there is None:
             check_schedule_count(ref, len([name for each, name in self._known if each == ref]))
             check_schedule_count(ref, await self._count(ref))
         try:
-            await self._sheets.write(layout.schedule(ref, schedule.name), encode(schedule), held)
+            await self._documents.write(layout.schedule(ref, schedule.name), encode(schedule), current)
         except (PreconditionFailed, Busy):
             return False
         self._note(ref, schedule.name, schedule)
@@ -121,7 +122,9 @@ class ObjectSchedules:
         return True
 
     async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
-        self._check_room(len(schedule.message.payload))  # in the caller's step, as `enqueue` does
+        """Enqueue the message of a tick, unless another process has fired it or changed the schedule; then return
+        None."""
+        self._check_disk_space(len(schedule.message.payload))  # in the caller's thread, like `enqueue`
         return await self._fire(ref, schedule, tick, now_ms)
 
     @on_driver_with_notices
@@ -130,25 +133,25 @@ class ObjectSchedules:
     ) -> Enqueued | None:
         await self._directory.require_open(ref)
         while True:
-            there, held = await self._read(ref, schedule.name)
+            there, current = await self._read(ref, schedule.name)
             if there != schedule:
                 return None
-            # A new id each time: what a step that does not hold has written stands under the last one.
-            [id] = self._intake.take_ids(1, now_ms)
+            # A new id for each try: the documents of an aborted step are still stored under the previous one.
+            [id] = self._enqueue.take_ids(1, now_ms)
             after = after_fired(schedule, tick, id)
             try:
-                [enqueued] = await self._intake.enqueue(
+                [enqueued] = await self._enqueue.enqueue(
                     ref,
                     [draft_at(schedule, tick.at)],
                     now_ms,
                     notices,
                     auto_create=False,
                     reason=reason_of(schedule, tick.at),
-                    also=[CasWrite(layout.schedule(ref, schedule.name), encode(after), held)],
+                    extra_writes=[CasWrite(layout.schedule(ref, schedule.name), encode(after), current)],
                     ids=[id],
                 )
             except PreconditionFailed:
-                continue  # fired by another, or others take room of the tenant's quotas
+                continue  # fired by another process, or its quota guard was written by one
             self._note(ref, schedule.name, after)
             notices.scheduled(tick.next_at)
             return enqueued
@@ -159,19 +162,20 @@ class ObjectSchedules:
         return await self._delete(ref, name)
 
     async def delete_all(self, ref: QueueRef) -> None:
+        """Delete all schedules of a queue."""
         for name in await self.names(ref):
             await self._delete(ref, name)
 
     async def _delete(self, ref: QueueRef, name: str) -> bool:
         async def delete() -> bool:
-            there, held = await self._read(ref, name)
-            if there is None or held is None:
+            there, current = await self._read(ref, name)
+            if there is None or current is None:
                 return False
-            await self._sheets.write_nothing(held)
+            await self._documents.erase(current)
             self._note(ref, name, None)
             return True
 
-        return await until_unchanged(delete, f"schedule {name} of {ref} changes all the time: later")
+        return await retry_conflicts(delete, f"schedule {name} of {ref}", self._documents.pause)
 
     @on_driver
     async def due(self, limit: int, now_ms: int) -> DueSchedules:

@@ -1,19 +1,20 @@
-"""Upkeep: leases, TTLs, dead letters, events, keys, steps and payloads that were left, and queues being deleted."""
+"""Sweep: end leases and TTLs, move dead letters, collect events, clean up after dead processes, and delete queues."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
+from holdfast.clock import steady_s
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import QueueRow, Swept
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import remove_oldest
 from holdfast.stores.objects.buckets.bucket import PAGE, ListedObject, PreconditionFailed
-from holdfast.stores.objects.buckets.retries import Busy, answered, side_by_side
+from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, run_concurrently
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import CasDocuments
-from holdfast.stores.objects.documents.document_format import message_of
+from holdfast.stores.objects.documents.document_format import decode_message
 from holdfast.stores.objects.journal.journal import LAG_MS, JournalCollector
 from holdfast.stores.objects.messages.counts import QueueCounts
 from holdfast.stores.objects.messages.index import IndexedMessage
@@ -22,226 +23,229 @@ from holdfast.stores.objects.messages.queue_windows import ObjectQueueState
 from holdfast.stores.objects.messages.unit import ObjectUnits, OpenQueue
 from holdfast.stores.objects.operations.bulk import ObjectBulkVerbs
 from holdfast.stores.objects.operations.directory import ObjectDirectory
-from holdfast.stores.objects.operations.enqueue import key_of
+from holdfast.stores.objects.operations.enqueue import decode_key
 
-# How often everything is looked at, for what other processes left.
-_ALL_MS = 300_000
-# Full pages that one sweep goes over, and for how many times as long as that took it rests then: claims come first.
-_PAGES = 4
-_REST = 4
-# A step's record, and a payload without a message, is its own process's for this long.
-_STEP_MS = 60_000
-_ORPHAN_MS = 24 * 3_600_000
+# Interval at which the whole store is searched for leftovers of other processes.
+_SEARCH_INTERVAL_MS = 300_000
+# Full pages that one sweep reads, and how many times that duration it pauses before the next: claims come first.
+_MAX_PAGES = 4
+_REST_FACTOR = 4
+# For this long, a step record and a payload without a message are left to the process that wrote them.
+_STEP_AGE_MS = 60_000
+_ORPHAN_AGE_MS = 24 * 3_600_000
 
 
 class ObjectSweep:
+    """Sweeps of a store, one at a time."""
+
     def __init__(
         self,
         messages: ObjectMessages,
         directory: ObjectDirectory,
         units: ObjectUnits,
-        altering: ObjectBulkVerbs,
-        counting: QueueCounts,
+        bulk: ObjectBulkVerbs,
+        queue_counts: QueueCounts,
         journal: JournalCollector,
     ) -> None:
         self._messages = messages
-        self._sheets: CasDocuments = messages.sheets
+        self._documents: CasDocuments = messages.documents
         self._directory = directory
         self._units = units
-        self._altering = altering
-        self._counting = counting
+        self._bulk = bulk
+        self._queue_counts = queue_counts
         self._journal = journal
-        self._all_at = 0
-        self._everywhere: AsyncIterator[None] | None = None
-        # Of the sweep under way: full pages it may still go over.
-        self._pages = 0
+        self._search_at = 0
+        self._search: AsyncIterator[None] | None = None
+        # Full pages that the current sweep may still read.
+        self._pages_left = 0
         self._lock = asyncio.Lock()
 
     async def sweep(self, limit: int, now_ms: int, notices: Notices) -> Swept:
+        """Make one pass with at most `limit` changes. Return the number of changes, and when the next sweep is due."""
         async with self._lock:
             return await self._sweep(limit, now_ms, notices)
 
     async def _sweep(self, limit: int, now_ms: int, notices: Notices) -> Swept:
-        changed, self._pages = 0, _PAGES
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        if now_ms >= self._all_at or self._everywhere is not None:
-            # What an error ends is begun again.
-            looking, self._everywhere = self._everywhere, None
-            self._everywhere = await self._go_on(looking or self._look_everywhere(now_ms))
-            self._all_at = now_ms + _ALL_MS
-            self._pages = _PAGES
-        for shelf in self._messages.shelves.all():
+        changed, self._pages_left = 0, _MAX_PAGES
+        began_s = steady_s()
+        if now_ms >= self._search_at or self._search is not None:
+            # After an error the search begins again.
+            search, self._search = self._search, None
+            self._search = await self._continue(search or self._search_store(now_ms))
+            self._search_at = now_ms + _SEARCH_INTERVAL_MS
+            self._pages_left = _MAX_PAGES
+        for queue in self._messages.queues.all():
             if changed < limit:
-                changed += await self._sweep_shelf(shelf, limit - changed, now_ms, notices)
-        looked_s = loop.time() - began_s
-        await self._sheets.finish_due(limit, now_ms)
+                changed += await self._sweep_queue(queue, limit - changed, now_ms, notices)
+        searched_s = steady_s() - began_s
+        await self._documents.finish_due(limit, now_ms)
         while await self._journal.collect(now_ms - LAG_MS):
             pass
         changed += await self._journal.trim(max(0, limit - changed), now_ms)
-        rested_at = now_ms + 1 + int(_REST * looked_s * 1_000)
-        ends = [self._all_at if self._everywhere is None else rested_at, self._journal.next_trim_at()]
-        for shelf in self._messages.shelves.all():
-            ends += [shelf.index.next_deadline(), shelf.ends_at if shelf.sweeping is None else rested_at]
+        resume_at = now_ms + 1 + int(_REST_FACTOR * searched_s * 1_000)
+        ends = [self._search_at if self._search is None else resume_at, self._journal.next_trim_at()]
+        for queue in self._messages.queues.all():
+            ends += [queue.index.next_deadline(), queue.ends_at if queue.sweep_pass is None else resume_at]
         return Swept(changed, min((each for each in ends if each is not None), default=None))
 
-    async def _go_on(self, looking: AsyncIterator[None]) -> AsyncIterator[None] | None:
-        """As far as this sweep may; None: it has come to its end."""
-        while self._pages > 0:
+    async def _continue(self, search: AsyncIterator[None]) -> AsyncIterator[None] | None:
+        """Continue a search within the page limit; return None once it has ended."""
+        while self._pages_left > 0:
             try:
-                await anext(looking)
+                await anext(search)
             except StopAsyncIteration:
                 return None
-            self._pages -= 1
-        return looking
+            self._pages_left -= 1
+        return search
 
     # --- One queue -----------------------------------------------------------------------------------------------
 
-    async def _sweep_shelf(self, shelf: ObjectQueueState, limit: int, now_ms: int, notices: Notices) -> int:
-        row = await self._directory.find(shelf.ref)
+    async def _sweep_queue(self, queue: ObjectQueueState, limit: int, now_ms: int, notices: Notices) -> int:
+        row = await self._directory.find(queue.ref)
         if row is None:
-            self._messages.shelves.forget(shelf.ref)
+            self._messages.queues.forget(queue.ref)
             return 0
-        is_due = now_ms >= shelf.next_pass_at or (shelf.ends_at is not None and now_ms >= shelf.ends_at)
-        if is_due or shelf.sweeping is not None:
-            looking, shelf.sweeping = shelf.sweeping, None
-            shelf.sweeping = await self._go_on(looking or self._messages.shelves.look_at_all(shelf, now_ms))
-        changed = await self._units.end_overdue(row, shelf, limit, now_ms, notices)
-        changed += await self._delete_kept(shelf, limit - changed, now_ms)
-        await self._altering.carry(shelf.ref, limit, now_ms, notices)
-        await self._clear_leftovers(shelf, limit)
+        is_due = now_ms >= queue.next_pass_at or (queue.ends_at is not None and now_ms >= queue.ends_at)
+        if is_due or queue.sweep_pass is not None:
+            search, queue.sweep_pass = queue.sweep_pass, None
+            queue.sweep_pass = await self._continue(search or self._messages.queues.scan_all(queue, now_ms))
+        changed = await self._units.end_overdue(row, queue, limit, now_ms, notices)
+        changed += await self._delete_kept(queue, limit - changed, now_ms)
+        await self._bulk.move_dead_letters(queue.ref, limit, now_ms, notices)
+        await self._clear_leftovers(queue, limit)
         if row.drain_until is not None:
-            changed += await self._drain(row, shelf, limit - changed, now_ms, notices)
+            changed += await self._drain(row, queue, limit - changed, now_ms, notices)
         elif changed and not row.is_paused:
-            notices.ready(shelf.ref, shelf.index.next_at())
+            notices.ready(queue.ref, queue.index.next_at())
         return changed
 
-    async def _delete_kept(self, shelf: ObjectQueueState, limit: int, now_ms: int) -> int:
-        """What succeeded, and was kept for look-up long enough. Its events first."""
-        ended = shelf.index.ended(shelf.index.kept, limit, now_ms)
+    async def _delete_kept(self, queue: ObjectQueueState, limit: int, now_ms: int) -> int:
+        """Delete succeeded messages whose retention has ended. Their events are collected first."""
+        ended = queue.index.ended(queue.index.kept, limit, now_ms)
         for entry in ended:
-            held = await self._sheets.read(entry.held.key)
-            if held is not None and held.body is not None:
-                body = message_of(held.body)
+            current = await self._documents.read(entry.document.key)
+            if current is not None and current.body is not None:
+                body = decode_message(current.body)
                 if body.outbox:
-                    self._messages.dirty[held.key] = (now_ms, True)
+                    self._messages.uncollected[current.key] = (now_ms, True)
                     await self._journal.collect(now_ms - LAG_MS)
-                await self._messages.delete(held.key, body)
-            shelf.index.drop(entry.id)
+                await self._messages.delete(current.key, body)
+            queue.index.drop(entry.id)
         return len(ended)
 
-    async def _clear_leftovers(self, shelf: ObjectQueueState, limit: int) -> None:
-        """What a pass found that is no message: its events are collected, or its step is undone."""
-        for key in list(shelf.leftovers)[:limit]:
-            held = await self._sheets.read(key)
-            if held is not None and not held.is_busy:
-                if held.body is None:
-                    # Another process may be first; if anything is left then, the next pass finds it.
+    async def _clear_leftovers(self, queue: ObjectQueueState, limit: int) -> None:
+        """Handle metadata that is no message: collect its events, or undo its aborted step."""
+        for key in list(queue.leftovers)[:limit]:
+            current = await self._documents.read(key)
+            if current is not None and not current.is_busy:
+                if current.body is None:
+                    # Another process may be first; the next pass finds what remains.
                     with suppress(PreconditionFailed, Busy):
-                        await self._sheets.settle(held)
-                elif message_of(held.body).is_gone:
-                    self._messages.dirty.setdefault(key, (0, True))
-            shelf.leftovers.pop(key, None)
+                        await self._documents.resolve(current)
+                elif decode_message(current.body).is_gone:
+                    self._messages.uncollected.setdefault(key, (0, True))
+            queue.leftovers.pop(key, None)
 
-    # --- Queues being deleted ------------------------------------------------------------------------------------
+    # --- Deletion of queues --------------------------------------------------------------------------------------
 
-    async def _drain(self, row: QueueRow, shelf: ObjectQueueState, limit: int, now_ms: int, notices: Notices) -> int:
-        """Carry on the deletion of a queue; with its last message goes the queue."""
+    async def _drain(self, row: QueueRow, queue: ObjectQueueState, limit: int, now_ms: int, notices: Notices) -> int:
+        """Continue the deletion of a queue; the queue is removed with its last message."""
         assert row.drain_until is not None
-        doomed: list[IndexedMessage] = []
+        remaining: list[IndexedMessage] = []
         is_held = False
-        async for bunch in self._counting.walk(row.ref, now_ms):
+        async for bunch in self._queue_counts.walk(row.ref, now_ms):
             is_held = is_held or any(entry.body.life.state is State.IN_FLIGHT for entry in bunch)
-            doomed += bunch
+            remaining += bunch
         if is_held and now_ms < row.drain_until:
-            notices.deadline(min(row.drain_until, shelf.index.next_deadline() or row.drain_until))
+            notices.deadline(min(row.drain_until, queue.index.next_deadline() or row.drain_until))
             return 0
-        if doomed:
-            unit = self._units.begin(now_ms, notices, found=doomed)
+        if remaining:
+            unit = self._units.begin(now_ms, notices, found=remaining)
             removed = await remove_oldest(unit, OpenQueue(row), max(1, limit))
             try:
                 await unit.write()
             except (PreconditionFailed, Busy):
                 notices.deadline(now_ms)
                 return 1
-            if removed < len(doomed):
+            if removed < len(remaining):
                 notices.deadline(now_ms)
                 return removed
         await self._journal.collect_all()
         await self._delete_rest(row.ref)
         await self._directory.remove(row)
-        self._messages.shelves.forget(row.ref)
-        return len(doomed) + 1
+        self._messages.queues.forget(row.ref)
+        return len(remaining) + 1
 
     async def _delete_rest(self, ref: QueueRef) -> None:
-        """Delete everything of a queue but its policy, by which a sweep finds the queue again."""
-        with answered():
-            async for page in self._sheets.bucket.pages(layout.queue(ref)):
+        """Delete all objects of a queue but its policy, by which a sweep finds the queue again."""
+        with as_unavailable():
+            async for page in self._documents.bucket.pages(layout.queue(ref)):
                 if keys := [item.key for item in page if item.key != layout.policy(ref)]:
-                    await self._sheets.delete(keys)
+                    await self._documents.delete(keys)
 
-    # --- What was left ---------------------------------------------------------------------------------------------
+    # --- Leftovers -------------------------------------------------------------------------------------------------
 
-    async def _look_everywhere(self, now_ms: int) -> AsyncIterator[None]:
-        """Whoever makes this pass may rest whenever it yields."""
-        with answered():
-            async for page in self._sheets.bucket.pages(layout.STEPS):
+    async def _search_store(self, now_ms: int) -> AsyncIterator[None]:
+        """Search the whole store for leftovers. It yields whenever the caller may pause."""
+        with as_unavailable():
+            async for page in self._documents.bucket.pages(layout.STEPS):
                 for item in page:
-                    finish_at = _began_at(item.key) + _STEP_MS
-                    self._sheets.unfinished.setdefault(item.key, finish_at)
+                    finish_at = _began_at(item.key) + _STEP_AGE_MS
+                    self._documents.unfinished.setdefault(item.key, finish_at)
             for tenant in await self._directory.names():
                 for row in await self._directory.list_queues(tenant):
-                    self._messages.shelves.of(row.ref)  # from here on it is swept
+                    self._messages.queues.get(row.ref)  # this process's sweeps include it from here on
                     async for _ in self._forget_keys(row, now_ms):
                         yield
                     async for _ in self._delete_orphans(row.ref, now_ms):
                         yield
 
     async def _delete_orphans(self, ref: QueueRef, now_ms: int) -> AsyncIterator[None]:
-        """Payloads, states and places in a group of no message, old enough to be nobody's who is writing one."""
+        """Delete payloads, states and group members without a message that are too old to belong to an enqueue under
+        way."""
 
-        async def look(key: str) -> None:
+        async def delete_orphan(key: str) -> None:
             id = layout.parse_id(key)
             if id is None:
-                return  # not ours
+                return  # not written by Holdfast
             for dead in (False, True):
-                if await self._sheets.read(layout.message(ref, id, dead=dead)) is not None:
+                if await self._documents.read(layout.message(ref, id, dead=dead)) is not None:
                     return
-            await self._sheets.delete([key])
+            await self._documents.delete([key])
 
         def is_old(item: ListedObject) -> bool:
-            return not item.key.endswith(layout.METADATA) and item.changed_at + _ORPHAN_MS <= now_ms
+            return not item.key.endswith(layout.METADATA) and item.changed_at + _ORPHAN_AGE_MS <= now_ms
 
-        for prefix in layout.beside_messages(ref):
-            async for _ in self._look_at(prefix, is_old, look):
+        for prefix in layout.side_prefixes(ref):
+            async for _ in self._visit(prefix, is_old, delete_orphan):
                 yield
 
     async def _forget_keys(self, row: QueueRow, now_ms: int) -> AsyncIterator[None]:
-        """Those past their window. By when they were written, so that only those are read."""
+        """Delete idempotency keys past their window. Only keys written that long ago are read."""
 
         async def forget(key: str) -> None:
-            held = await self._sheets.read(key)
-            if held is None or held.is_busy:
+            current = await self._documents.read(key)
+            if current is None or current.is_busy:
                 return
-            if held.body is None or key_of(held.body).ends_at <= now_ms:
-                await self._sheets.bucket.delete_exactly(key, held.stamp.etag)
+            if current.body is None or decode_key(current.body).ends_at <= now_ms:
+                await self._documents.bucket.delete_exactly(key, current.version.etag)
 
         def is_old(item: ListedObject) -> bool:
             return item.changed_at + row.policy.dedup_window_ms <= now_ms
 
-        async for _ in self._look_at(layout.keys(row.ref), is_old, forget):
+        async for _ in self._visit(layout.keys(row.ref), is_old, forget):
             yield
 
-    async def _look_at(
-        self, prefix: str, is_meant: Callable[[ListedObject], bool], look: Callable[[str], Awaitable[None]]
+    async def _visit(
+        self, prefix: str, is_wanted: Callable[[ListedObject], bool], visit: Callable[[str], Awaitable[None]]
     ) -> AsyncIterator[None]:
-        """Yields after each full page."""
-        async for page in self._sheets.bucket.pages(prefix):
-            if meant := [item.key for item in page if is_meant(item)]:
-                await side_by_side(meant, look)
+        """Call `visit` for the listed objects that `is_wanted` accepts. It yields after each full page."""
+        async for page in self._documents.bucket.pages(prefix):
+            if wanted := [item.key for item in page if is_wanted(item)]:
+                await run_concurrently(wanted, visit)
             if len(page) >= PAGE:
                 yield
 
 
 def _began_at(step_key: str) -> int:
-    return int(layout.own_name(step_key).partition("-")[0])
+    return int(layout.stem(step_key).partition("-")[0])

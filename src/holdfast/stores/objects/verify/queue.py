@@ -1,10 +1,10 @@
-"""Checks of one queue: its messages, and that whatever else lies there is of one of them."""
+"""Check the messages of one queue, and that all other objects of the queue belong to one of them."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from holdfast.background import sleep_for
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import to_bytes
 from holdfast.model.message import State
@@ -15,14 +15,14 @@ from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import MessageBody
 from holdfast.stores.objects.verify.message import problems_of, read_message
 from holdfast.stores.objects.verify.reader import VerifyReader
-from holdfast.stores.objects.verify.side_objects import check_beside
+from holdfast.stores.objects.verify.side_objects import check_side_objects
 
-# Ids of a queue whose messages are checked side by side, before the next ones are.
+# Number of metadata objects that are checked concurrently.
 _CHUNK = 1_000
 
 
 class FoundMessage(NamedTuple):
-    """Where a message was found, as what, and up to which of its events the journal may not have it yet."""
+    """A message as it was found: its key and its metadata."""
 
     key: str
     body: MessageBody
@@ -30,21 +30,24 @@ class FoundMessage(NamedTuple):
 
 @dataclass(slots=True)
 class _Queue:
+    """The queue being checked."""
+
     ref: QueueRef
-    # Ids that have metadata here, of whatever kind: what lies beside it is theirs.
+    # Ids with metadata of any kind in this queue.
     ids: set[int] = field(default_factory=set)
 
 
 class ObjectQueueCheck:
-    """Of all queues in turn. `found` has every message of all of them, for the journal to be held against."""
+    """A check of queues, one after the other. `found` collects all messages, to compare them with the journal."""
 
-    def __init__(self, looking: VerifyReader, findings: Findings, pause_s: float) -> None:
-        self._looking = looking
+    def __init__(self, reader: VerifyReader, findings: Findings, pause_ms: int) -> None:
+        self._reader = reader
         self._findings = findings
-        self._pause_s = pause_s
+        self._pause_ms = pause_ms
         self.found: dict[int, FoundMessage] = {}
 
     async def run(self, ref: QueueRef, items: Sequence[ListedObject]) -> None:
+        """Check a queue by the listing of its objects."""
         queue = _Queue(ref)
         documents = [item.key for item in items if layout.is_message(item.key)]
         for at in range(0, len(documents), _CHUNK):
@@ -52,11 +55,11 @@ class ObjectQueueCheck:
             done = self._findings.totals["documents"]
             self._findings.progress("messages", done, done + len(documents) - at - _CHUNK)
         rest = [item for item in items if not layout.is_message(item.key)]
-        await check_beside(self._looking, ref, rest, queue.ids, self._findings)
+        await check_side_objects(self._reader, ref, rest, queue.ids, self._findings)
 
     async def _check_some(self, queue: _Queue, keys: list[str]) -> None:
         wrong: dict[str, list[str]] = {}
-        twice: list[tuple[str, str]] = []
+        duplicates: list[tuple[str, str]] = []
 
         async def check(key: str) -> None:
             body, problems = await self._look(queue.ref, key)
@@ -67,53 +70,54 @@ class ObjectQueueCheck:
             if problems:
                 wrong[key] = problems
 
-        await self._looking.each(keys, check)
+        await self._reader.each(keys, check)
         self._findings.totals["documents"] += len(keys)
         for key in keys:
             if (id := layout.parse_id(key)) is not None:
                 queue.ids.add(id)
-                place = self.found.get(id)
-                if place is not None and place.key != key and key not in wrong and await self._is_message(key):
-                    twice.append((place.key, key))
-        if not wrong and not twice:
+                earlier = self.found.get(id)
+                if earlier is not None and earlier.key != key and key not in wrong and await self._is_message(key):
+                    duplicates.append((earlier.key, key))
+        if not wrong and not duplicates:
             return
-        # Somebody may have been at it: what is wrong still, in the same way, is wrong.
-        await asyncio.sleep(self._pause_s)
+        # Other processes may have been writing: only problems that are found again are reported.
+        await sleep_for(self._reader.clock, self._pause_ms)
 
         async def check_again(key: str) -> None:
             body, problems = await self._look(queue.ref, key)
-            if body is not None and problems and await read_message(self._looking, key) != body:
-                return  # what it was held against is of another moment
+            if body is not None and problems and await read_message(self._reader, key) != body:
+                return  # it has changed meanwhile
             for what in problems:
                 if what in wrong[key]:
                     self._add(queue.ref, key, what)
 
-        await self._looking.each(wrong, check_again)
-        for one, other in twice:
+        await self._reader.each(wrong, check_again)
+        for one, other in duplicates:
             if await self._are_both(one, other):
                 self._add(queue.ref, other, f"is in two places: {one} too")
 
     async def _is_message(self, key: str) -> bool:
-        body = await read_message(self._looking, key)
+        body = await read_message(self._reader, key)
         return body is not None and body.is_message
 
     async def _are_both(self, one: str, other: str) -> bool:
-        """At the same moment: a message that goes back and forth may be met here and there."""
-        before = await read_message(self._looking, one)
+        """Return whether both keys have the message at the same time: a message that moves back and forth may be found
+        at both."""
+        before = await read_message(self._reader, one)
         return (
             before is not None
             and before.is_message
             and await self._is_message(other)
-            and await read_message(self._looking, one) == before
+            and await read_message(self._reader, one) == before
         )
 
     async def _look(self, ref: QueueRef, key: str) -> tuple[MessageBody | None, list[str]]:
-        """The metadata under this key, and what is wrong with it."""
+        """Return the metadata at a key, and its problems."""
         try:
-            body = await read_message(self._looking, key)
+            body = await read_message(self._reader, key)
         except StoreUnavailable as error:
             return None, [error.message]
-        return body, [] if body is None else await problems_of(self._looking, ref, key, body)
+        return body, [] if body is None else await problems_of(self._reader, ref, key, body)
 
     def _count(self, key: str, body: MessageBody) -> None:
         totals = self._findings.totals
@@ -126,7 +130,7 @@ class ObjectQueueCheck:
         match life.state:
             case State.READY:
                 totals["ready"] += 1
-                totals["delayed"] += life.visible_at > self._looking.now_ms
+                totals["delayed"] += life.visible_at > self._reader.now_ms
             case State.IN_FLIGHT:
                 totals["in_flight"] += 1
             case State.FAILED:

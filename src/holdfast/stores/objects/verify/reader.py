@@ -1,4 +1,4 @@
-"""Documents as they stand, read without the steps that other readers take on the way."""
+"""Read documents as they are stored, without the actions of other readers, which abort abandoned steps."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
@@ -6,57 +6,64 @@ from zlib import crc32
 
 import msgspec
 
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.objects.buckets.bucket import Bucket, ObjectMissing
-from holdfast.stores.objects.buckets.retries import side_by_side
+from holdfast.stores.objects.buckets.retries import run_concurrently
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import StepBody, decode_sheet
+from holdfast.stores.objects.documents.document_format import StepBody, decode_document
 from holdfast.stores.objects.documents.json_documents import P
 
 T = TypeVar("T")
 
 _AT_ONCE = 16
 
-_step_of = msgspec.msgpack.Decoder(StepBody).decode
+_decode_step = msgspec.msgpack.Decoder(StepBody).decode
 
 
 class VerifyReader:
-    def __init__(self, bucket: Bucket, now_ms: int) -> None:
+    """A reader of a bucket that never writes to it."""
+
+    def __init__(self, bucket: Bucket, clock: Clock) -> None:
         self.bucket = bucket
-        self.now_ms = now_ms
+        self.clock = clock
+        self.now_ms = clock.now_ms()
 
     async def each(self, what: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None:
-        await side_by_side(what, do, _AT_ONCE)
+        """Call `do` for all items, several at a time."""
+        await run_concurrently(what, do, _AT_ONCE)
 
-    async def sheet(self, key: str) -> bytes | None:
-        """What holds under this key; None: nothing does. `StoreUnavailable`, naming it, if it is damaged."""
+    async def read_document(self, key: str) -> bytes | None:
+        """Return the visible body of a document, or None. Raise `StoreUnavailable`, naming the key, if it is
+        damaged."""
         while True:
             try:
                 raw = (await self.bucket.read(key)).content
             except ObjectMissing:
                 return None
-            sheet = decode_sheet(key, raw)
-            if sheet.step is None:
-                return sheet.body or None
+            document = decode_document(key, raw)
+            if document.step is None:
+                return document.body or None
             try:
-                record = (await self.bucket.read(layout.step(sheet.step))).content
+                record = (await self.bucket.read(layout.step(document.step))).content
             except ObjectMissing:
-                # Finished between the two reads, unless it is named still: then it was never decided.
+                # The step was finished between the two reads. If the document still names it, it was never decided.
                 again = await self._step_named(key)
-                if again is not None and again != sheet.step:
+                if again is not None and again != document.step:
                     continue
-                return sheet.prior or None
-            holds = _step_of(decode_sheet(layout.step(sheet.step), record).body).holds
-            return (sheet.body if holds else sheet.prior) or None
+                return document.prior or None
+            is_committed = _decode_step(decode_document(layout.step(document.step), record).body).is_committed
+            return (document.body if is_committed else document.prior) or None
 
     async def _step_named(self, key: str) -> str | None:
-        """Empty: none. None: the sheet is gone."""
+        """Return the id of the step that the document names, "" if none; None if the document does not exist."""
         try:
-            return decode_sheet(key, (await self.bucket.read(key)).content).step or ""
+            return decode_document(key, (await self.bucket.read(key)).content).step or ""
         except ObjectMissing:
             return None
 
-    async def paper(self, key: str, kind: type[P]) -> P | None:
+    async def read_json(self, key: str, kind: type[P]) -> P | None:
+        """Return a JSON document, or None. Raise `StoreUnavailable`, naming the key, if it is damaged."""
         try:
             raw = (await self.bucket.read(key)).content
         except ObjectMissing:
@@ -67,6 +74,7 @@ class VerifyReader:
             raise StoreUnavailable(f"{key} is damaged: {error}") from None
 
     async def is_there(self, key: str) -> bool:
+        """Return whether an object exists, by a read."""
         try:
             await self.bucket.read(key)
         except ObjectMissing:
@@ -74,7 +82,7 @@ class VerifyReader:
         return True
 
     async def measured(self, key: str) -> tuple[int, int] | None:
-        """Size and checksum of a payload, some megabytes of it in memory at a time; None: there is none."""
+        """Return size and checksum of a payload, read in parts; None if it does not exist."""
         size = checksum = 0
         try:
             async for part in self.bucket.stream(key, 0):
