@@ -14,7 +14,8 @@ from holdfast.model.ids import consecutive_to_bytes
 from holdfast.model.message import Draft, Envelope, State, make_envelope
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, StateDocument
-from holdfast.model.rules.lifecycle import TRANSITIONS, Cause, Change, Life, first_life, is_over
+from holdfast.model.rules.lifecycle import Change, Life, first_life, is_over
+from holdfast.model.rules.transitions import TRANSITIONS, Cause
 from holdfast.stores.contract import Listener
 from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.logic.sweep import end_ttls
