@@ -27,7 +27,7 @@ from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import LoopRuntime
 from holdfast.server.embedded import Embedded
 from holdfast.service.limits.shared_buckets import SharedBuckets
-from holdfast.service.refreshing import REFRESH_MS, Refresher
+from holdfast.service.policy_cache import REFRESH_MS, Refresher
 from holdfast.stores.buffered.buffer import Buffer
 from holdfast.stores.buffered.group_commit import GroupCommit
 from holdfast.stores.buffered.prefetcher import Prefetcher
@@ -186,10 +186,10 @@ class _Rates:
 
     def __init__(self) -> None:
         self.is_broken = True
-        self.looks = 0
+        self.announcements = 0
 
-    async def look(self, server: str, now_ms: int) -> int:
-        self.looks += 1
+    async def announce(self, server: str, now_ms: int) -> int:
+        self.announcements += 1
         return self._checked(1)
 
     async def take(self, tenant: str, adjust: list[Charge], requests: list[Any], blocks: list[Any], now: int) -> Any:
@@ -218,7 +218,7 @@ async def rates(**_: Any) -> None:
     async with asyncio.timeout(60):
         assert await buckets.take([Charge("acme", "write_ops_per_s", 100, 10, 1)], clock.now_ms()) is None
     await passing(clock, 10_000)
-    assert redis.looks > TIMES
+    assert redis.announcements > TIMES
     redis.is_broken = False
     await passing(clock, 10_000)
     assert buckets.is_shared
@@ -427,7 +427,7 @@ STARTERS = {
     "runtime.py": "starts others' work, and logs its error",
     "server/compose.py": "one reload after a reopening, which logs its error",
     "server/run.py": "the server itself, and its loop lag, which asks nobody",
-    "service/refreshing.py": "refresh",
+    "service/policy_cache.py": "refresh",
     "service/limits/shared_buckets.py": "rates",
     "stores/buffered/fast_path.py": "commits, flush, landed_by_others; Redis is looked for by Cache.run",
     "stores/buffered/prefetcher.py": "prefetch",

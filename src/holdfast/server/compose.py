@@ -19,13 +19,12 @@ from holdfast.server.kinds import without_password
 from holdfast.server.settings import Settings
 from holdfast.service.access import Caller
 from holdfast.service.admin import AdminService
-from holdfast.service.directory import PolicyCache
 from holdfast.service.inspection import InspectionService
 from holdfast.service.limits.admission import Admission
 from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.service.operations import Services
+from holdfast.service.policy_cache import PolicyCache, Refresher
 from holdfast.service.queues import QueueService
-from holdfast.service.refreshing import Refresher
 from holdfast.service.schedules import ScheduleService
 from holdfast.service.session import Session
 from holdfast.stores.contract import Store

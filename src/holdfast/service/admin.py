@@ -27,7 +27,7 @@ from holdfast.model.requests import (
     Verb,
 )
 from holdfast.runtime import Runtime, see_through, sleep_until
-from holdfast.service.directory import PolicyCache
+from holdfast.service.policy_cache import PolicyCache
 from holdfast.service.views import stats_of
 from holdfast.stores.contract import QueueChange, Store
 from holdfast.stores.logic.results import being_deleted

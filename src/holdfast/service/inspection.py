@@ -14,8 +14,8 @@ from holdfast.model.parsing.checks import check_integer
 from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import parse_listing
 from holdfast.runtime import Runtime, sleep_until
-from holdfast.service.directory import PolicyCache
 from holdfast.service.limits.admission import Admission
+from holdfast.service.policy_cache import PolicyCache
 from holdfast.service.views import info_of, stats_of
 from holdfast.stores.contract import Store
 from holdfast.wire.requests import BrowseRequest, GetRequest, JournalRequest, Nothing, PeekRequest

@@ -39,8 +39,8 @@ from holdfast.model.requests import (
 )
 from holdfast.model.rules.lifecycle import holds
 from holdfast.runtime import Runtime
-from holdfast.service.directory import PolicyCache
 from holdfast.service.limits.admission import Admission
+from holdfast.service.policy_cache import PolicyCache
 from holdfast.service.subscriptions import Subscription, Subscriptions
 from holdfast.service.uploads import PayloadUpload
 from holdfast.service.watches import Watch, Watches

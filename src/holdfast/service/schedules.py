@@ -4,7 +4,7 @@ from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.names import QueueRef, parse_name
 from holdfast.model.schedules import ScheduleInfo, apply_change, info_of
 from holdfast.runtime import Runtime
-from holdfast.service.directory import PolicyCache
+from holdfast.service.policy_cache import PolicyCache
 from holdfast.stores.contract import Store
 from holdfast.wire.requests import Nothing, ScheduleNameRequest, ScheduleRequest
 

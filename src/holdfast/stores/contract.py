@@ -1,7 +1,7 @@
 """The laws every store keeps.
 
-A store holds messages and their states, and moves them along `model.lifecycle.TRANSITIONS`, nothing else. For every
-method that changes something:
+A store holds messages and their states, and moves them along `TRANSITIONS` of `model/rules/transitions.py`, nothing
+else. For every method that changes something:
 
 - **One call, one atomic step.** All of it happens or none. Of any number of concurrent claims exactly one gets a
   message. What is refused changes nothing and writes nothing; so does a claim that finds nothing.

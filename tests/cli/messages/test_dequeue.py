@@ -138,7 +138,7 @@ def test_a_second_ack_is_stale_and_exit_code_5(run: Run, held: dict[str, str]) -
     ran = run("ack")
 
     assert ran.code == 5
-    assert ran.err.startswith("holdfast: the lease on")
+    assert ran.err.startswith("holdfast: this receipt no longer holds the lease on")
     assert ran.out == ""
 
 

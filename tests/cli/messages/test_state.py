@@ -55,7 +55,7 @@ def test_a_state_that_somebody_else_saved_is_not_overwritten(run: Run, take: Cal
     assert_refused(run("state", "2", "--if-match", "x" * len(etag)), 4, "ETag")
     assert run("state", "2", "--if-match", etag, "--receipt", held["RECEIPT"], "--queue", "jobs").code == 0
     run("ack")
-    assert_refused(run("state", "3"), 5, "no longer held")
+    assert_refused(run("state", "3"), 5, "no longer holds")
 
 
 def test_a_document_comes_from_stdin_or_a_file_and_must_be_json(

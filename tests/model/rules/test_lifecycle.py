@@ -11,7 +11,8 @@ from holdfast.model.events import Event
 from holdfast.model.message import Draft, Envelope, Receipt, State
 from holdfast.model.policy import OnTtl, QueuePolicy
 from holdfast.model.rules import lifecycle
-from holdfast.model.rules.lifecycle import TRANSITIONS, Change, Lease, Life, holds
+from holdfast.model.rules.lifecycle import Change, Lease, Life, holds
+from holdfast.model.rules.transitions import TRANSITIONS
 
 NOW_MS = 1_750_000_000_000
 TOKEN = b"t" * 16

@@ -14,7 +14,7 @@ from holdfast.dice import SeededDice
 from holdfast.model.errors import OverQuota, RateLimited
 from holdfast.model.names import QueueRef
 from holdfast.server.embedded import Embedded, open_on_loop
-from holdfast.service.refreshing import REFRESH_MS
+from holdfast.service.policy_cache import REFRESH_MS
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.transactions.locks import SWEEP_LOCK
 from holdfast.testing import ManualClock

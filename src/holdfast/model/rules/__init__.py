@@ -1,5 +1,5 @@
 """The rules of messages: transitions, retries, idempotency keys, FIFO groups and claim ledgers.
 
 Data and pure functions only: no I/O, and the time and random numbers are arguments.
-Start with `lifecycle.py`.
+Start with `transitions.py`, then `lifecycle.py`.
 """

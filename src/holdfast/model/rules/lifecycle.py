@@ -1,11 +1,10 @@
-"""The life cycle of a message (SPEC 2): the table of its transitions, and a function for each.
+"""The life cycle of a message (SPEC 2), with a function for each transition.
 
-`TRANSITIONS` has every transition that is allowed. Each function makes one of them: it takes the `Life` of a message
-and the time, and returns the `Change`. Stores save the change; they decide nothing.
+`transitions.py` has the table of the allowed transitions. Each function here makes one of them: it takes the `Life` of
+a message and the time, and returns the `Change`. Stores save the change; they decide nothing.
 """
 
 from collections.abc import Sequence
-from enum import StrEnum
 from hmac import compare_digest
 from typing import Any, NamedTuple
 
@@ -17,68 +16,7 @@ from holdfast.model.events import Event
 from holdfast.model.message import DEFAULT_PRIORITY, MAX_ERROR, Draft, Envelope, Receipt, State
 from holdfast.model.policy import OnTtl, QueuePolicy
 from holdfast.model.rules.retry import backoff_ms
-
-
-class Cause(StrEnum):
-    """The reason for a transition."""
-
-    # `Enum.__hash__` is written in Python. The members are dictionary keys on the hot path, where `str`'s is faster.
-    __hash__ = str.__hash__
-
-    ENQUEUE = "enqueue"
-    CLAIM = "claim"
-    EXTEND = "extend"
-    ACK = "ack"
-    NACK = "nack, retries left"
-    NACK_LAST = "nack, none left"
-    NACK_FINAL = "nack, final"
-    DEFER = "defer"
-    RELEASE = "release"
-    UNSENT = "claimed for a caller that left"
-    EXPIRE = "lease ran out, retries left"
-    EXPIRE_LAST = "lease ran out, none left"
-    TTL = "TTL ran out"
-    TTL_DROP = "TTL ran out, policy drops"
-    REDRIVE = "redrive"
-    MOVE = "move"
-    REPRIORITISE = "reprioritise"
-    REMOVE = "remove, cancel, purge"
-
-
-class Step(NamedTuple):
-    """The outcome of a transition."""
-
-    state: State | None  # None: the message is removed
-    event: Event | None  # None: the journal gets no event, because the state stays the same
-
-
-TRANSITIONS: dict[tuple[State | None, Cause], Step] = {
-    (None, Cause.ENQUEUE): Step(State.READY, Event.ENQUEUED),
-    (State.READY, Cause.CLAIM): Step(State.IN_FLIGHT, Event.CLAIMED),
-    (State.READY, Cause.TTL): Step(State.FAILED, Event.FAILED),
-    (State.READY, Cause.TTL_DROP): Step(None, Event.REMOVED),
-    (State.READY, Cause.MOVE): Step(State.READY, Event.MOVED),
-    (State.READY, Cause.REPRIORITISE): Step(State.READY, None),
-    (State.READY, Cause.REMOVE): Step(None, Event.REMOVED),
-    (State.IN_FLIGHT, Cause.EXTEND): Step(State.IN_FLIGHT, Event.EXTENDED),
-    (State.IN_FLIGHT, Cause.ACK): Step(State.SUCCEEDED, Event.SUCCEEDED),
-    (State.IN_FLIGHT, Cause.NACK): Step(State.READY, Event.RETRIED),
-    (State.IN_FLIGHT, Cause.NACK_LAST): Step(State.FAILED, Event.FAILED),
-    (State.IN_FLIGHT, Cause.NACK_FINAL): Step(State.FAILED, Event.FAILED),
-    (State.IN_FLIGHT, Cause.DEFER): Step(State.READY, Event.RELEASED),
-    (State.IN_FLIGHT, Cause.RELEASE): Step(State.READY, Event.RELEASED),
-    (State.IN_FLIGHT, Cause.UNSENT): Step(State.READY, Event.RELEASED),
-    (State.IN_FLIGHT, Cause.EXPIRE): Step(State.READY, Event.EXPIRED),
-    (State.IN_FLIGHT, Cause.EXPIRE_LAST): Step(State.FAILED, Event.FAILED),
-    (State.IN_FLIGHT, Cause.TTL): Step(State.FAILED, Event.FAILED),
-    (State.IN_FLIGHT, Cause.TTL_DROP): Step(None, Event.REMOVED),
-    (State.IN_FLIGHT, Cause.REMOVE): Step(None, Event.REMOVED),
-    (State.FAILED, Cause.REDRIVE): Step(State.READY, Event.REDRIVEN),
-    (State.FAILED, Cause.MOVE): Step(State.FAILED, Event.MOVED),
-    (State.FAILED, Cause.REMOVE): Step(None, Event.REMOVED),
-    (State.SUCCEEDED, Cause.REMOVE): Step(None, Event.REMOVED),
-}
-
+from holdfast.model.rules.transitions import TRANSITIONS, Cause, find_step
 
 # Python 3.11 is slow to look a member up in its enum class, and every message takes these steps. So they are looked up
 # once.
@@ -212,7 +150,7 @@ def claim_all(
         expires_at = ends_at
     changes: list[Change] = []
     for life, token, floor in zip(lives, tokens, floors, strict=True):
-        state, event = _CLAIMED if life.state is _READY else _step(life.state, _CLAIM)
+        state, event = _CLAIMED if life.state is _READY else find_step(life.state, _CLAIM)
         lease = Lease(
             token=token, claimed_at=now_ms, expires_at=expires_at, ends_at=ends_at, owner=owner, ledger=ledger
         )
@@ -238,7 +176,7 @@ def extend(life: Life, policy: QueuePolicy, now_ms: int, lease_ms: int | None) -
 
 def ack(life: Life, policy: QueuePolicy, now_ms: int) -> Change:
     """Finish a message. Its record is kept for look-ups if the policy says so."""
-    step = _ACKED if life.state is _IN_FLIGHT else _step(life.state, _ACK)
+    step = _ACKED if life.state is _IN_FLIGHT else find_step(life.state, _ACK)
     keep_ms = policy.keep_succeeded_ms
     keep_until = now_ms + keep_ms if keep_ms else None
     after = replace(life, state=step.state, reason=None, lease=None, settled_at=now_ms, keep_until=keep_until)
@@ -345,7 +283,7 @@ def reprioritise(life: Life, priority: int) -> Change:
 
 def remove(life: Life, reason: str) -> Change:
     """Remove a message. `reason` is for the journal."""
-    step = _step(life.state, Cause.REMOVE)
+    step = find_step(life.state, Cause.REMOVE)
     return Change(None, step.event, reason)
 
 
@@ -356,7 +294,7 @@ def budget(envelope: Envelope, policy: QueuePolicy) -> int:
 
 def _end_by_ttl(life: Life, policy: QueuePolicy, now_ms: int, error: str | None, **counted: Any) -> Change:
     if policy.on_ttl is OnTtl.DROP:
-        return Change(None, _step(life.state, Cause.TTL_DROP).event, "ttl", error)
+        return Change(None, find_step(life.state, Cause.TTL_DROP).event, "ttl", error)
     return _to(life, Cause.TTL, **counted, **_dead(now_ms, "ttl", error))
 
 
@@ -365,21 +303,9 @@ def _dead(now_ms: int, reason: str, error: str | None) -> dict[str, Any]:
 
 
 def _to(life: Life, cause: Cause, reason: str | None = None, **changes: Any) -> Change:
-    step = _step(life.state, cause)
+    step = find_step(life.state, cause)
     after = replace(life, state=step.state, reason=reason, **changes)
     return Change(after, step.event, reason, changes.get("error"))
-
-
-_STEPS: dict[Cause, dict[State | None, Step]] = {
-    cause: {state: step for (state, of), step in TRANSITIONS.items() if of is cause} for cause in Cause
-}
-
-
-def _step(state: State | None, cause: Cause) -> Step:
-    step = _STEPS[cause].get(state)
-    if step is None:
-        raise Internal(f"no transition from {state} by {cause.value}")
-    return step
 
 
 def _lease_of(life: Life) -> Lease:

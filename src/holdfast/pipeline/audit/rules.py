@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from holdfast.model.events import Event
 from holdfast.model.message import State
-from holdfast.model.rules.lifecycle import TRANSITIONS
+from holdfast.model.rules.transitions import TRANSITIONS
 
 
 class Rule(StrEnum):

@@ -24,9 +24,9 @@ from holdfast.model.limits import Charge, Kind, Shortage, charges_of
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime
-from holdfast.service.directory import PolicyCache
 from holdfast.service.limits.buckets import Buckets, MemoryBuckets
 from holdfast.service.limits.gate import Gate
+from holdfast.service.policy_cache import PolicyCache
 
 # The maximum number of concurrent enqueues. It is large enough for one sync of the disk to serve many of them, and
 # small enough that a new tenant does not wait behind many enqueues of others.

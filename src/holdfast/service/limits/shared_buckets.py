@@ -302,5 +302,5 @@ def _settle(asked: _PendingRequest, shortage: Shortage | None) -> None:
 
 
 def _tenant_of(charge: Charge) -> str:
-    whose = charge.owner
-    return whose.tenant if isinstance(whose, QueueRef) else whose
+    owner = charge.owner
+    return owner.tenant if isinstance(owner, QueueRef) else owner

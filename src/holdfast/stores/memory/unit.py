@@ -13,6 +13,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, StateDocument
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.lifecycle import Change
+from holdfast.model.rules.transitions import TRANSITIONS, Cause
 from holdfast.stores.contract import Listener
 from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.memory.directory import MemoryDirectory
@@ -23,7 +24,7 @@ from holdfast.stores.unit import OpenClaim, Sized
 
 T = TypeVar("T")
 
-_ENQUEUED = lifecycle.TRANSITIONS[None, lifecycle.Cause.ENQUEUE].event
+_ENQUEUED = TRANSITIONS[None, Cause.ENQUEUE].event
 
 
 class MemoryUnits:

@@ -18,6 +18,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.idempotency import find_new, index_keys, make_results
+from holdfast.model.rules.transitions import TRANSITIONS, Cause
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, check_accepts, no_such_queue
@@ -249,6 +250,6 @@ class ObjectEnqueue:
             given_correlation_id=draft.correlation_id,
             max_retries=draft.max_retries,
         )
-        event = lifecycle.TRANSITIONS[None, lifecycle.Cause.ENQUEUE].event
+        event = TRANSITIONS[None, Cause.ENQUEUE].event
         assert event is not None
         return self._messages.changes.add_event(body, event, now_ms, reason=reason)

@@ -20,7 +20,8 @@ import msgspec
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.requests import Filter, Move
-from holdfast.model.rules.lifecycle import TRANSITIONS, Cause, Change
+from holdfast.model.rules.lifecycle import Change
+from holdfast.model.rules.transitions import TRANSITIONS, Cause
 from holdfast.model.rules.verdicts import apply_verb
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, no_such_queue

@@ -10,7 +10,8 @@ from typing import Self
 from holdfast.model.ids import consecutive_to_bytes
 from holdfast.model.message import Draft, Envelope, State, make_envelope
 from holdfast.model.requests import StateDocument
-from holdfast.model.rules.lifecycle import TRANSITIONS, Cause, Change, Life, first_life
+from holdfast.model.rules.lifecycle import Change, Life, first_life
+from holdfast.model.rules.transitions import TRANSITIONS, Cause
 from holdfast.stores.contract import Listener
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.rocks import keys

@@ -1,13 +1,21 @@
-"""Queues and tenants: their creation, and a cache of their limits and weights."""
+"""A cache of the limits and weights of tenants and queues, and its refresh on stores that several servers share."""
 
+import math
 from typing import cast
 
-from holdfast.clock import Clock
+from holdfast.background import Backoff
+from holdfast.clock import Clock, Timer
 from holdfast.model.limits import has_rates, is_limited
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Limits, QueuePolicy
+from holdfast.runtime import Runtime
 from holdfast.stores.contract import LimitedQueueDirectory, QueueRow, Store, TenantRow
 from holdfast.stores.logic.results import no_such_queue
+
+# The time between two passes of the refresher.
+REFRESH_MS = 5_000
+# The number of passes after which the policies of all queues have been read.
+_PASSES = 6
 
 
 class PolicyCache:
@@ -93,3 +101,55 @@ class PolicyCache:
         if self.auto_create:
             return await self._store.directory.create_queue(ref, self._clock.now_ms())
         return await self.require(ref)
+
+
+class Refresher:
+    """A background part that reads the changes of other servers into a `PolicyCache`.
+
+    Each pass reads the configuration of all tenants. The policies of queues are read tenant by tenant over several
+    passes, to spread the load of many queues.
+    """
+
+    def __init__(self, directory: PolicyCache, runtime: Runtime) -> None:
+        self._directory = directory
+        self._runtime = runtime
+        self._timer: Timer | None = None
+        # The tenants whose queues have still to be read in this round.
+        self._round: list[str] = []
+        self._per_pass = 0
+        self._backoff = Backoff("refresh")
+        self._is_closed = False
+
+    def start(self, pause_ms: int = REFRESH_MS) -> None:
+        """Set the timer of the next pass; each pass then sets the timer of the one after it."""
+        at_ms = self._runtime.clock.now_ms() + pause_ms
+        self._timer = self._runtime.call_at(at_ms, lambda: self._runtime.spawn(self._refresh()))
+
+    def close(self) -> None:
+        """Stop refreshing."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def refresh_once(self) -> int:
+        """Run one pass, and return the number of tenants whose queues were read."""
+        tenants = await self._directory.load_tenants()
+        if not self._round:
+            self._round = tenants
+            self._per_pass = math.ceil(len(tenants) / _PASSES)
+        due, self._round = self._round[: self._per_pass], self._round[self._per_pass :]
+        for tenant in due:
+            await self._directory.load_queues(tenant)
+        return len(due)
+
+    async def _refresh(self) -> None:
+        pause_ms = REFRESH_MS
+        try:
+            await self.refresh_once()
+        except Exception as error:
+            if not self._is_closed:
+                pause_ms = self._backoff.failed(error)
+        else:
+            self._backoff.succeeded()
+        if not self._is_closed:
+            self.start(pause_ms)
