@@ -58,7 +58,7 @@ async def test_a_purge_whose_answer_was_lost_is_not_repeated(proxy: FaultProxy, 
     q = far.queue("q")
     await q.enqueue([1, 2])
     proxy.strike(LOST_ANSWER)
-    with pytest.raises(holdfast.StoreUnavailable, match="not known"):
+    with pytest.raises(holdfast.StoreUnavailable, match="may have been carried out"):
         await q.purge()
     assert (await q.stats()).ready == 0
 
@@ -93,7 +93,7 @@ async def test_a_repeated_ack_that_comes_too_late_for_itself_says_that_it_is_uns
     await q.enqueue(1)
     [m] = await q.claim()
     proxy.strike(LOST_ANSWER)
-    with pytest.raises(holdfast.StaleLease, match="first try") as refused:
+    with pytest.raises(holdfast.StaleLease, match="first (try|attempt)") as refused:
         await m.ack()
     assert refused.value.facts["is_unsure"]
 

@@ -61,7 +61,7 @@ class Skew:
             offset_ms = self._clock.wall_ms() - self._clock.now_ms()
             of_wall_ms = provable_ms(before_ms + offset_ms, after_ms + offset_ms, written_at, self._bucket.time_step_ms)
             if abs(of_wall_ms) <= self._limit_ms:
-                self._clock.follow_wall()
+                self._clock.resync()
         self._tell()
 
     def _tell(self) -> None:
