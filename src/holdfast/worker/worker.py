@@ -210,6 +210,7 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
+        """True from the start of the worker until it has stopped."""
         return self._runner is not None
 
     def stats(self) -> list[HandlerStats]:
