@@ -93,7 +93,7 @@ async def test_a_repeated_ack_that_comes_too_late_for_itself_says_that_it_is_uns
     await q.enqueue(1)
     [m] = await q.claim()
     proxy.strike(LOST_ANSWER)
-    with pytest.raises(holdfast.StaleLease, match="first (try|attempt)") as refused:
+    with pytest.raises(holdfast.StaleLease, match=r"first (try|attempt)") as refused:
         await m.ack()
     assert refused.value.facts["is_unsure"]
 
