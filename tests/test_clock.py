@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import clock as clock_module
-from holdfast.clock import Alarm, SystemClock, ThreadAlarm, go_on_from, seconds_until
+from holdfast.clock import Alarm, SystemClock, ThreadAlarm, continue_from, seconds_until
 from holdfast.testing import ManualClock
 
 # Long enough for any machine; only a failure waits for it.
@@ -60,7 +60,7 @@ def test_time_goes_on_where_a_store_left_it_until_the_wall_has_caught_up(monkeyp
     steady = Steady(monkeypatch)
     clock = SystemClock()
     wall_ms = clock.now_ms()
-    go_on_from(clock, wall_ms + HOUR_MS)
+    continue_from(clock, wall_ms + HOUR_MS)
     assert clock.now_ms() == wall_ms + HOUR_MS
     steady.ns += HOUR_MS * 1_000_000
     assert clock.now_ms() == wall_ms + HOUR_MS + HOUR_MS * 9 // 10
@@ -73,7 +73,7 @@ def test_time_goes_on_where_a_store_left_it_until_the_wall_has_caught_up(monkeyp
 def test_a_clock_that_lets_the_wall_catch_up_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     steady = Steady(monkeypatch)
     clock = SystemClock()
-    go_on_from(clock, clock.now_ms() + 3)
+    continue_from(clock, clock.now_ms() + 3)
     readings = []
     for _ in range(5_000):
         steady.ns += 9_973
@@ -84,7 +84,7 @@ def test_a_clock_that_lets_the_wall_catch_up_never_goes_back(monkeypatch: pytest
 def test_a_store_that_is_not_ahead_changes_nothing() -> None:
     clock = SystemClock()
     before = clock.now_ms()
-    go_on_from(clock, before - HOUR_MS)
+    continue_from(clock, before - HOUR_MS)
     assert before <= clock.now_ms() < before + 60_000
 
 
@@ -93,11 +93,11 @@ def test_nothing_bridges_more_than_a_day_and_a_clock_moved_by_hand_stays_where_i
 ) -> None:
     clock, by_hand = SystemClock(), ManualClock()
     before = clock.now_ms()
-    go_on_from(clock, before + 25 * HOUR_MS)
+    continue_from(clock, before + 25 * HOUR_MS)
     assert before <= clock.now_ms() < before + 60_000
-    go_on_from(by_hand, by_hand.now_ms() + HOUR_MS)
+    continue_from(by_hand, by_hand.now_ms() + HOUR_MS)
     assert by_hand.now_ms() == ManualClock().now_ms()
-    assert caplog.text.count("waits until the clock gets there") == 2
+    assert caplog.text.count("waits until the clock reaches that time") == 2
 
 
 @given(st.integers(-(1 << 60), 1 << 60))

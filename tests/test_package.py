@@ -29,6 +29,15 @@ error: type[holdfast.HoldfastError] = holdfast.StaleLease
 MISSPELT = "import holdfast\nholdfast.Quueue\n"
 
 
+def test_the_map_of_the_package_has_a_line_for_every_folder_and_module() -> None:
+    lines = [line.split() for line in (holdfast.__doc__ or "").splitlines() if line.startswith("    ")]
+    described = {words[0] for words in lines if len(words) > 2}
+    folders = {f"{each.parent.name}/" for each in SOURCE.parent.glob("*/__init__.py")}
+    modules = {each.stem for each in SOURCE.parent.glob("[!_]*.py")}
+
+    assert folders | modules == {name for name in described if not name.startswith("─")}
+
+
 def run_fresh(program: str) -> str:
     """Run the program in an interpreter that has imported nothing yet, and return its output."""
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

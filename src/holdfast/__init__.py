@@ -1,32 +1,33 @@
 """Holdfast: a multi-tenant message and job queue.
 
-The tree is the path of a message, from the program that calls down to the disk:
+The folders follow the path of a message, from the calling program down to the disk:
 
-    cli/         the command line
-    worker/      run handlers for messages
-    pipeline/    move and examine messages in bulk, on Spark
+    cli/         the `holdfast` command
+    worker/      runs handlers for messages
+    pipeline/    moves and analyses messages in bulk, on Spark
     client/      the queues and messages that programs use, blocking and async
-    ──────────── the wire, or nothing at all when embedded
-    server/      read settings, choose the concrete classes, start and stop them
-    doors/       speak a protocol, decide nothing
-    service/     who may call, how much, on which queue
-    dispatch/    who waits, who is woken, whose lease expired
-    stores/      keep the promise across a crash
-    model/       the words and rules shared by all of them
+    ──────────── the network; an embedded queue calls the services directly
+    server/      reads settings, chooses the concrete classes, starts and stops them
+    doors/       speak one protocol each and decide nothing
+    service/     checks who may call, how much, and on which queue
+    dispatch/    holds waiting claims, wakes them, and sweeps expired leases
+    stores/      keep messages across a crash
+    model/       the terms and rules that all of the above share
 
-Beside the path stand:
+These folders and modules are used along the whole path:
 
-    wire/        shapes that cross the network, and the table of operations
+    wire/        the data structures that cross the network, and the table of operations
     telemetry/   metrics, logs and traces
-    testing/     the clock, the store laws and the fault store, for tests of ours and of users
-    runtime      tasks and timers of the core, on an event loop or in the calling threads
-    background   how background loops log errors, back off and go on
-    forking      what a forked child may not use of its parent
-    signals      handlers of signals that are put back as they were
-    clock, dice  time and randomness, which are handed in so that tests own them
+    testing/     the manual clock, the store laws and the fault store, for our tests and for yours
+    runtime/     runs the core's coroutines on an event loop or in the calling threads
+    background   runs background loops: logs their errors, backs off and continues
+    forking      keeps a forked child off the connections and files of its parent
+    signals      installs signal handlers on an event loop and restores the previous ones
+    clock        the only module that reads the time or waits for it
+    dice         the only module that makes random numbers
 
-An enqueue goes down to the store and wakes a waiter in `dispatch/`. A claim goes down, waits in `dispatch/` if nothing
-is ready, and returns with a lease. Ack, nack and extend carry that lease down again.
+An enqueue goes down to the store and wakes a waiting claim in `dispatch/`. A claim goes down, waits in `dispatch/` if
+nothing is ready, and returns with a lease. Ack, nack and extend carry that lease down again.
 """
 
 from importlib import import_module
@@ -34,7 +35,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import holdfast as _package
-from holdfast.client.tracebacks import raising_plainly
+from holdfast.client.tracebacks import trim_tracebacks
 from holdfast.model.errors import (
     AlreadyExists,
     Conflict,
@@ -115,27 +116,32 @@ __all__ = [
 ]
 
 
-@raising_plainly
+@trim_tracebacks
 def open(url: str | PathLike[str], **options: "Unpack[_package.OpenOptions]") -> "_package.Holdfast":
     """Open a store or connect to a server, for blocking use.
 
-    `url` is a directory (as text or `os.PathLike`), the URL of a store (`memory://`, `postgres://…`, `file:///…`,
-    `s3://…`, `az://…`, `gs://…`), or that of a server: `http://host:port`, `holdfast://host:port` (the framed
-    protocol), `capnp://host:port`. A directory whose name looks like a host is given as `./name:1`.
+    `url` is one of:
 
-    The options of a store are the settings of `holdfast serve` that concern it, such as `durability`. Those of a server
-    are `token`, `timeout`, `retries`, `pool`, `wait_round`, `tls_ca`, `tls_cert` and `tls_key`. `clock` and `dice` are
-    for tests of embedded queues.
+    - a directory, as text or `os.PathLike`. Write `./name:1` for a directory whose name looks like a host;
+    - the URL of a store: `memory://`, `postgres://…`, `file:///…`, `s3://…`, `az://…`, `gs://…`;
+    - the URL of a server: `http://host:port`, `holdfast://host:port` (the framed protocol), `capnp://host:port`.
 
-    Raise `InvalidArgument` for a URL or an option that cannot be used, and `StoreUnavailable` if another process has
-    the directory open. A server is not called yet: it may come up later.
+    The options of a store are those settings of `holdfast serve` that configure it, such as `durability`. The options
+    of a server are `token`, `timeout`, `retries`, `pool`, `wait_round`, `tls_ca`, `tls_cert` and `tls_key`. `clock` and
+    `dice` replace time and randomness in tests of embedded queues.
+
+    Return a `Holdfast`; use it in a `with` block, or call its `close`. Opening makes no call to a server, so the server
+    may start later.
+
+    Raise `InvalidArgument` for a URL or an option that is malformed or unknown, and `StoreUnavailable` if another
+    process has the directory open.
 
         with holdfast.open("./data", durability="os") as hf:
             hf.queue("mail").enqueue({"to": "ada"})
     """
     settings = cast("dict[str, Any]", options)
     kind, text = parse_store_url(url)
-    # Imported here, so that `import holdfast` alone loads neither a store nor the network.
+    # Imported here so that `import holdfast` alone loads neither a store nor the network code.
     if kind is UrlKind.HTTP:
         from holdfast.client.http.transport import open_http
 
@@ -154,12 +160,15 @@ def open(url: str | PathLike[str], **options: "Unpack[_package.OpenOptions]") ->
     return open_blocking(text, settings, clock=clock, dice=dice)
 
 
-@raising_plainly
+@trim_tracebacks
 def open_async(url: str | PathLike[str], **options: "Unpack[_package.OpenOptions]") -> "_package.AsyncHoldfast":
-    """Open a store or connect to a server as `open` does, for `async with`; every call is awaited.
+    """Open a store or connect to a server, for use on an event loop.
 
-    async with holdfast.open_async("http://localhost:7077") as hf:
-        await hf.queue("mail").enqueue({"to": "ada"})
+    The URL, the options and the errors are those of `open`. Return an `AsyncHoldfast`, which connects when its
+    `async with` block begins.
+
+        async with holdfast.open_async("http://localhost:7077") as hf:
+            await hf.queue("mail").enqueue({"to": "ada"})
     """
     settings = cast("dict[str, Any]", options)
     kind, text = parse_store_url(url)
@@ -181,8 +190,8 @@ def open_async(url: str | PathLike[str], **options: "Unpack[_package.OpenOptions
     return open_on_loop(text, settings, clock=clock, dice=dice)
 
 
-# The modules of the other public names, each imported when one of its names is first used. Every program imports this
-# package, also the command line and the child processes of a worker, and few use all of it.
+# The modules of the other public names. Each is imported when one of its names is first used, because every program
+# imports this package, the command line and the child processes of a worker included, and few use all of it.
 _MODULES = {
     "holdfast.client.blocking": ("BlockingMessage", "Holdfast", "Queue"),
     "holdfast.client.client": ("AsyncHoldfast",),
@@ -197,7 +206,7 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-# Type checkers read the imports above instead. If they saw `__getattr__`, they would accept any misspelt name.
+# Type checkers use the imports above instead. If they saw `__getattr__`, they would accept any misspelt name.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`python -m holdfast` is the `holdfast` command."""
+"""Run the `holdfast` command as `python -m holdfast`."""
 
 from holdfast.cli.main import main
 

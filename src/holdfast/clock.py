@@ -1,6 +1,6 @@
-"""Time: the only file that reads it or waits for it.
+"""Time: the only module that reads the time or waits for it.
 
-Everything above is handed a `Clock`, so that every timing rule can be tested without sleeping.
+Other code is given a `Clock`, so that every timing rule can be tested without sleeping.
 """
 
 import heapq
@@ -15,60 +15,64 @@ _log = logging.getLogger("holdfast")
 
 
 class Clock(Protocol):
+    """A source of the current time."""
+
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the current time in milliseconds since 1970."""
 
 
 class Timer(Protocol):
+    """A scheduled callback."""
+
     def cancel(self) -> None:
-        """Do not run the callback; harmless after it ran."""
+        """Do not run the callback. Has no effect once it has run."""
 
 
 @runtime_checkable
 class Alarm(Protocol):
-    """Something that calls back at a time of its clock."""
+    """A clock's source of timers."""
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
-        """Call once `at_ms` is reached, which lies ahead; from whichever thread."""
+        """Run `callback`, on any thread, when the clock reaches `at_ms`, a time in the future."""
 
 
 def steady_s() -> float:
-    """Seconds of a clock that never steps: for how long something took, which no rule depends on."""
+    """Return the seconds of a clock that never steps, for measuring how long something took."""
     return time.perf_counter()
 
 
-# No wait is longer: the platform's own limits lie beyond, and whoever waits looks at the clock again anyway.
+# The longest single wait. It is below the limits of every platform, and a waiting caller reads the clock again anyway.
 _LONGEST_WAIT_S = 24 * 3_600.0
 
 
-def rest_s(seconds: float) -> None:
-    """Let this thread do nothing for a moment, so that others get on."""
+def sleep(seconds: float) -> None:
+    """Block this thread for a moment, so that other threads can run."""
     time.sleep(seconds)
 
 
 def seconds_until(at_ms: int, clock: Clock) -> float:
-    """How long to wait for `at_ms`: a millisecond more than the difference, because now_ms rounds down."""
+    """Return how long to wait for `at_ms`: a millisecond more than the difference, because `now_ms` rounds down."""
     return min(max((at_ms - clock.now_ms() + 1) / 1_000, 0.0), _LONGEST_WAIT_S)
 
 
-# Where it exists, a clock that also counts the time a machine was suspended.
+# CLOCK_BOOTTIME, where it exists, also counts the time during which a machine was suspended.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-# Of the time that passes, a clock that is ahead of the wall gives back one part in this many: no lease is then shorter
-# than granted, nor longer by more than a tenth, and an hour is made good in ten.
-_GIVE_BACK = 10
-# Further behind than this, a wall clock was set wrong before, and no bridge is built from there.
-_LONGEST_BRIDGE_MS = 24 * 3_600_000
-# Behind by less is no news: two processes read the wall at their start.
-_SLIGHTLY_MS = 1_000
+# A clock that is ahead of the wall clock runs slower by one part in this many until the wall clock has caught up. No
+# lease is then shorter than granted or longer by more than a tenth, and an hour of difference takes ten hours.
+_SLOWDOWN = 10
+# If the wall clock is further behind than this, the stored time was probably wrong, and time does not continue from it.
+_LONGEST_GAP_MS = 24 * 3_600_000
+# Smaller differences are not logged: two processes that read the wall clock at their start differ by as much.
+_LOGGED_GAP_MS = 1_000
 
 
 class SystemClock:
-    """Wall time at the start plus steady time since.
+    """The wall clock's time at the start of the process plus the steady time since.
 
-    So a step of the wall clock neither ends every lease at once nor keeps one for hours: a running process
-    does not see it. The next start does, unless the wall went back: see `go_on_from`.
+    A running process does not see a step of the wall clock, so a step neither ends every lease at once nor prolongs
+    leases by hours. The next start sees it, unless the wall clock was set back: see `continue_from`.
     """
 
     def __init__(self) -> None:
@@ -80,38 +84,46 @@ class SystemClock:
         steady_ns = time.clock_gettime_ns(_STEADY)
         now_ns = self._origin_ns + steady_ns
         if self._ahead_ns:
-            now_ns += max(0, self._ahead_ns - (steady_ns - self._ahead_since_ns) // _GIVE_BACK)
+            now_ns += max(0, self._ahead_ns - (steady_ns - self._ahead_since_ns) // _SLOWDOWN)
         return now_ns // 1_000_000
 
     def wall_ms(self) -> int:
-        """Return the wall's time, which this clock does not follow by itself."""
+        """Return the wall clock's time in milliseconds since 1970, which this clock does not follow by itself."""
         return time.time_ns() // 1_000_000
 
-    def follow_wall(self) -> None:
-        """Go by the wall as it is now: at once if that is later, else a tenth slower until the wall has caught up."""
+    def resync(self) -> None:
+        """Follow the wall clock from now on.
+
+        If the wall clock is ahead, jump to its time. If it is behind, run a tenth slower until it has caught up.
+        """
         now_ms = self.now_ms()
         self._origin_ns = time.time_ns() - time.clock_gettime_ns(_STEADY)
-        self.go_on_from(now_ms)
+        self.continue_from(now_ms)
 
-    def go_on_from(self, at_ms: int) -> None:
-        """Begin at this time, which lies ahead of the wall, and let the wall catch up."""
+    def continue_from(self, at_ms: int) -> None:
+        """Continue from this time, which is ahead of the wall clock, and run slower until the wall has caught up."""
         self._ahead_since_ns = time.clock_gettime_ns(_STEADY)
         self._ahead_ns = max(0, at_ms * 1_000_000 - self._origin_ns - self._ahead_since_ns)
 
 
-def go_on_from(clock: Clock, at_ms: int) -> None:
-    """For a store that has seen this time. If the wall was set back since, all that it has written would be due later
-    by as much: what is ready, leases, delays, ticks. So time goes on where the store left it."""
+def continue_from(clock: Clock, at_ms: int) -> None:
+    """Let a clock continue from the latest time in a store, if the clock is behind it.
+
+    If the wall clock was set back since, everything in the store would become due that much later: ready messages,
+    leases, delays and ticks. A clock that is not a `SystemClock`, or is too far behind, stays as it is.
+    """
     behind_ms = at_ms - clock.now_ms()
     if behind_ms <= 0:
         return
-    if isinstance(clock, SystemClock) and behind_ms <= _LONGEST_BRIDGE_MS:
-        clock.go_on_from(at_ms)
-        told = "time goes on from there, a tenth slower until the clock has caught up"
+    if isinstance(clock, SystemClock) and behind_ms <= _LONGEST_GAP_MS:
+        clock.continue_from(at_ms)
+        consequence = "time continues from there, a tenth slower until the clock has caught up"
     else:
-        told = "what was written then, ready messages too, waits until the clock gets there"
-    if behind_ms >= _SLIGHTLY_MS:
-        _log.warning("the clock is %.1f s behind the latest time in the store: %s", behind_ms / 1_000, told)
+        consequence = (
+            "everything written then, ready messages too, waits until the clock reaches that time; check the clock"
+        )
+    if behind_ms >= _LOGGED_GAP_MS:
+        _log.warning("the clock is %.1f s behind the latest time in the store: %s", behind_ms / 1_000, consequence)
 
 
 class _ThreadTimer:
@@ -125,9 +137,9 @@ class _ThreadTimer:
 
 
 class ThreadAlarm:
-    """Timers on one background thread, which starts with the first timer and sleeps until the next is due."""
+    """Timers on one background thread, which starts with the first timer and sleeps until the next one is due."""
 
-    # Cancelled timers stay in the heap until due; beyond this many, they are cleared out.
+    # Cancelled timers stay in the heap until they are due. Above this number of entries they are removed earlier.
     _SLACK = 1_024
 
     def __init__(self, clock: Clock) -> None:
@@ -165,12 +177,14 @@ class ThreadAlarm:
     def _clear_cancelled(self) -> None:
         self._heap = [entry for entry in self._heap if entry[2].callback is not None]
         heapq.heapify(self._heap)
-        # Live timers alone may exceed the slack: then let the heap double before looking again.
+        # If live timers alone exceed the limit, let the heap double before it is searched again.
         self._SLACK = max(ThreadAlarm._SLACK, 2 * len(self._heap))
 
     def _is_due(self) -> bool:
-        """Return whether the first timer is due. Nobody is woken up for those before it that were cancelled: a claim
-        that waits makes a timer, and mostly cancels it."""
+        """Return whether the first timer is due, after removing cancelled timers before it.
+
+        The thread does not wake up for cancelled timers, because a waiting claim makes a timer and usually cancels it.
+        """
         heap = self._heap
         while heap and heap[0][2].callback is None:
             heapq.heappop(heap)
@@ -187,5 +201,5 @@ class ThreadAlarm:
             if callback is not None:
                 try:
                     callback()
-                except Exception:  # one callback's fault must not silence every later timer
+                except Exception:  # an error in one callback must not stop the later timers
                     _log.exception("a timer's callback failed")

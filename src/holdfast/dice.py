@@ -1,4 +1,4 @@
-"""Randomness: the only file that rolls. Everything above is handed `Dice`, so that a seed replays a run."""
+"""Randomness: the only module that makes random numbers. Other code is given a `Dice`, so that a seed repeats a run."""
 
 import os
 import random
@@ -8,14 +8,18 @@ TOKEN_BYTES = 16
 
 
 class Dice(Protocol):
+    """A source of random numbers and lease tokens."""
+
     def tokens(self, number: int) -> list[bytes]:
-        """That many lease tokens of 128 unguessable bits."""
+        """Return `number` lease tokens of 128 random bits each."""
 
     def roll(self) -> float:
-        """A number in [0, 1)."""
+        """Return a number in [0, 1)."""
 
 
 class SystemDice:
+    """The random numbers of the operating system. Its tokens cannot be guessed."""
+
     def tokens(self, number: int) -> list[bytes]:
         raw = os.urandom(TOKEN_BYTES * number)
         return [raw[at : at + TOKEN_BYTES] for at in range(0, len(raw), TOKEN_BYTES)]
@@ -25,7 +29,10 @@ class SystemDice:
 
 
 class SeededDice:
-    """The same rolls for the same seed: for tests and simulation, never for a store that others can reach."""
+    """The same numbers and tokens for the same seed.
+
+    Use it in tests and simulations, never for a store that others can reach: its tokens can be guessed.
+    """
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -205,7 +205,7 @@ NO_SOURCES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a closed file": (closed_file, "closed"),
     "a file to write": (lambda path: path.with_name("new").open("wb"), "reading"),
     "a file that reads text": (lambda path: Endless("text"), "binary mode"),
-    "a file that has nothing yet": (lambda path: Endless(None), "wait"),
+    "a file that has nothing yet": (lambda path: Endless(None), "blocking mode"),
     "a list of text": (lambda path: [PAYLOAD, "text"], "str"),
     "a list of numbers": (lambda path: [1, 2], "int"),
 }

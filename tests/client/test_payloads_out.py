@@ -283,7 +283,7 @@ def test_a_payload_that_is_not_the_one_enqueued_is_refused(parts: list[bytes]) -
     reading = PayloadCursor(delivery(b"abcdef", crc32(b"abcdef")))
     *right, wrong = parts
     assert [reading.take(part) for part in right] == right
-    with pytest.raises(holdfast.Internal, match="not what was enqueued"):
+    with pytest.raises(holdfast.Internal, match="differs from the enqueued one"):
         reading.take(wrong)
 
 

@@ -217,13 +217,13 @@ def test_offloaded_calls_run_one_after_the_other() -> None:
     runtime.close()
 
 
-def test_a_held_lane_holds_up_no_other_lane() -> None:
+def test_a_blocked_thread_delays_no_other_thread() -> None:
     async def run() -> None:
         runtime = LoopRuntime(ManualClock())
         gate = threading.Event()
-        held = [runtime.offload(gate.wait, lane=1), runtime.offload_long(gate.wait, lane=1)]
-        assert await runtime.offload(lambda: "free", lane=2) == "free"
-        assert await runtime.offload_long(lambda: "free", lane=2) == "free"
+        held = [runtime.offload(gate.wait, thread=1), runtime.offload_long(gate.wait, thread=1)]
+        assert await runtime.offload(lambda: "free", thread=2) == "free"
+        assert await runtime.offload_long(lambda: "free", thread=2) == "free"
         gate.set()
         for each in held:
             await each
@@ -241,15 +241,15 @@ def test_a_call_that_steps_aside_lets_other_calls_go_on() -> None:
         assert may_go_on.wait(PATIENCE_S)
         return threading.current_thread().name
 
-    async def step_aside() -> str:
-        assert runtime.may_step_aside
-        return runtime.step_aside(block)
+    async def run_unlocked() -> str:
+        assert runtime.may_run_unlocked
+        return runtime.run_unlocked(block)
 
     async def other() -> bool:
-        return runtime.may_step_aside
+        return runtime.may_run_unlocked
 
     def call() -> tuple[str, str]:
-        return runtime.run(step_aside()), threading.current_thread().name
+        return runtime.run(run_unlocked()), threading.current_thread().name
 
     aside = OtherThread(call)
     assert is_aside.wait(PATIENCE_S)
@@ -266,11 +266,11 @@ def test_background_work_goes_on_while_the_call_that_spawned_it_steps_aside() ->
     ran: list[bool] = []
 
     async def background() -> None:
-        ran.append(runtime.may_step_aside)
+        ran.append(runtime.may_run_unlocked)
 
     async def work() -> list[bool]:
         runtime.spawn(background())
-        return runtime.step_aside(lambda: list(ran))
+        return runtime.run_unlocked(lambda: list(ran))
 
     assert runtime.run(work()) == [False]
     runtime.close()
@@ -283,7 +283,7 @@ def test_an_error_of_a_function_that_runs_aside_is_raised_in_its_call() -> None:
         raise Boom
 
     async def work() -> None:
-        runtime.step_aside(fail)
+        runtime.run_unlocked(fail)
 
     with pytest.raises(Boom):
         runtime.run(work())

@@ -117,7 +117,7 @@ async def test_it_falls_back_to_http_where_a_proxy_lets_nothing_else_through(
     assert (type(transport), done) == (HttpTransport, [7])
     [line] = lines(caplog)
     assert line.startswith(f"using HTTP with {narrow}: holdfast://127.0.0.1:")
-    assert "it does not upgrade to the framed protocol (HTTP/1.1 426 Upgrade Required)" in line
+    assert "does not upgrade to the framed protocol (HTTP/1.1 426 Upgrade Required)" in line
 
 
 async def test_frames_that_were_asked_for_are_not_replaced_by_http(narrow: str) -> None:
@@ -131,7 +131,7 @@ async def test_a_server_that_offers_none_is_used_over_http(caplog: pytest.LogCap
         client = holdfast.Worker(url)._open(url)
         async with client:
             assert type(client._transport) is HttpTransport
-    assert lines(caplog) == [f"using HTTP with {url}: the server offers no framed protocol"]
+    assert lines(caplog) == [f"using HTTP with {url}: the server does not offer the framed protocol"]
 
 
 def test_a_protocol_that_is_none_or_belongs_to_another_url_is_refused() -> None:

@@ -202,7 +202,7 @@ async def generator(order: Order):  # type: ignore[no-untyped-def]
         (two_payloads, "parameter 'db' that nobody fills"),
         (keyword_only, "parameter 'db' that nobody fills"),
         (of_no_type, "annotations cannot be read"),
-        (of_a_plain_class, "Worker is not a type of payloads"),
+        (of_a_plain_class, "cannot be decoded into Worker"),
         (generator, "is a generator"),
         (Order, "a handler is a function"),
         ("charge", "a handler is a function"),

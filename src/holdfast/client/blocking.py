@@ -1,4 +1,4 @@
-"""The blocking API: a thin shell, call for call, over the async one."""
+"""The blocking API: each call runs the same call of the async API to its end."""
 
 import functools
 import inspect
@@ -10,11 +10,12 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
 from holdfast.client.client import AsyncHoldfast, AsyncTenant
 from holdfast.client.message import AsyncMessage
 from holdfast.client.options import ClaimOptions, EnqueueOptions, PolicyOptions, TenantOptions
-from holdfast.client.payloads.upload import draft_of, upload_blocking
+from holdfast.client.payloads.upload import make_upload_draft, upload_blocking
 from holdfast.client.payloads.upload_sources import Source
-from holdfast.client.plain import PlainMessage
 from holdfast.client.queue import AsyncQueue
-from holdfast.client.tracebacks import raises_plainly, untrimmed
+from holdfast.client.queue_operations import location
+from holdfast.client.sync_message import SyncMessage
+from holdfast.client.tracebacks import trim_class_tracebacks, untrimmed
 from holdfast.client.verdicts import VerdictLike
 from holdfast.forking import forked_error, generation
 from holdfast.model.answers import Result
@@ -33,12 +34,16 @@ class RunCoroutine(Protocol):
 
 
 class BlockingDriver:
-    """Runs coroutines of the async API to their end, in whichever way the transport needs."""
+    """The functions with which the blocking API runs coroutines of the async API; each transport has its own."""
 
     def __init__(
         self, run: "RunCoroutine", close: Callable[[], None], is_inherited: Callable[[], bool] = lambda: False
     ) -> None:
-        """`is_inherited` tells whether this process was forked after opening and has not connected anew."""
+        """Set the functions of one connection.
+
+        `run` runs a coroutine to its end. `close` releases what `run` uses. `is_inherited` returns whether this process
+        was forked after the connection was opened, and has not connected again.
+        """
         self.run = run
         self.close = close
         self.is_inherited = is_inherited
@@ -55,14 +60,19 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> C
         result: T = self._run(untrimmed(getattr(type(inner), name))(inner, *args, **named))
         return result
 
-    # Also a docstring that the method inherits.
+    # `functools.wraps` does not copy a docstring that the method inherits.
     call.__doc__ = inspect.getdoc(method)
     return call
 
 
-@raises_plainly
-class BlockingMessage(PlainMessage):
-    """A claimed message of the blocking API. See `Message`."""
+@trim_class_tracebacks
+class BlockingMessage(SyncMessage):
+    """A claimed message of the blocking API. See `Message`.
+
+    for message in q.claim(limit=10, wait=20):
+        with message:
+            handle(message.json())
+    """
 
     __slots__ = ("_inner", "_run")
 
@@ -89,15 +99,16 @@ class BlockingMessage(PlainMessage):
         self._run(self._inner.__aexit__(kind, error, traceback))
 
 
-# Looked up once, because every message goes through them.
+# Looked up once, because they are called for every message.
 _enqueue, _claim = untrimmed(AsyncQueue.enqueue), untrimmed(AsyncQueue.claim)
 
 
-@raises_plainly
+@trim_class_tracebacks
 class Queue:
-    """A queue, made by `Holdfast.queue`. Every call returns once it is durable.
+    """A queue, made by `Holdfast.queue`. Every call returns once its effect is durable.
 
-    Making this object does not create the queue: its first message does. It may be used by several threads at once.
+    Making this object does not create the queue: its first message does. Until then, claims find nothing and most other
+    methods raise `QueueNotFound`. Several threads can use the object at once.
 
         q = hf.queue("payments", tenant="acme")
         q.enqueue({"order": 7})
@@ -112,11 +123,11 @@ class Queue:
         self._run = driver.run
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.ref}>"
+        return f"<{type(self).__name__} {self.ref}{location(self._inner._url)}>"
 
     @property
     def ref(self) -> QueueRef:
-        """The tenant and the name of the queue."""
+        """The names of the tenant and of the queue; its text is `tenant/queue`."""
         return self._inner.ref
 
     def enqueue(self, payload: Any, **options: Unpack[EnqueueOptions]) -> list[MessageId]:
@@ -124,11 +135,11 @@ class Queue:
 
     def upload(self, source: Source, **options: Unpack[EnqueueOptions]) -> MessageId:
         inner = self._inner
-        enqueued = upload_blocking(self._run, inner._messages, inner.ref, source, draft_of(options))
+        enqueued = upload_blocking(self._run, inner._messages, inner.ref, source, make_upload_draft(options))
         return MessageId(enqueued.snowflake, enqueued.given_correlation_id, enqueued.duplicate)
 
     def claim(self, limit: int = 1, **options: Unpack[ClaimOptions]) -> list[BlockingMessage]:
-        # `message.payload` of this API can read a large payload when it is asked for.
+        # `message.payload` of the blocking API reads a large payload from the store at its first use.
         if options.get("stream") is None:
             options["stream"] = True
         driver = self._driver
@@ -158,16 +169,16 @@ class Queue:
             while True:
                 if generation() != begun_in:
                     raise forked_error("this subscription")
-                yield BlockingMessage(self._run(_next_of(messages.__anext__())), self._driver)
+                yield BlockingMessage(self._run(_await_next(messages.__anext__())), self._driver)
         finally:
-            if generation() == begun_in:  # else the parent ends it
-                with suppress(StoreUnavailable):  # closed meanwhile: then there is nobody to give back to
-                    self._run(_end_of(messages))
+            if generation() == begun_in:  # in a forked child, the subscription is still the parent's to end
+                with suppress(StoreUnavailable):  # the client was closed, so no call can be made
+                    self._run(_close_generator(messages))
 
     def set_policy(self, **changes: Unpack[PolicyOptions]) -> QueuePolicy:
         return self._run(self._inner.set_policy(**changes))
 
-    # One docstring for both APIs.
+    # Both APIs share one docstring.
     enqueue.__doc__ = AsyncQueue.enqueue.__doc__
     upload.__doc__ = AsyncQueue.upload.__doc__
     claim.__doc__ = AsyncQueue.claim.__doc__
@@ -202,16 +213,19 @@ class Queue:
     ledger_extend = blocking(AsyncQueue.ledger_extend)
 
 
-@raises_plainly
+@trim_class_tracebacks
 class Tenant:
-    """A tenant, made by `Holdfast.tenant`: its limits, quotas and counts."""
+    """A tenant, made by `Holdfast.tenant`: its limits, quotas and counts.
+
+    hf.tenant("acme").set(weight=2, quotas={"max_messages": 100_000})
+    """
 
     def __init__(self, inner: AsyncTenant, driver: BlockingDriver) -> None:
         self._inner = inner
         self._run = driver.run
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}>"
+        return f"<{type(self).__name__} {self.name}{location(self._inner._url)}>"
 
     @property
     def name(self) -> str:
@@ -227,9 +241,9 @@ class Tenant:
     set.__doc__ = AsyncTenant.set.__doc__
 
 
-@raises_plainly
+@trim_class_tracebacks
 class Holdfast:
-    """A store or a server, made by `holdfast.open`. It is open until `close`, or the end of its `with` block.
+    """A connection to a store or a server, made by `holdfast.open`. It is open until `close` or the end of its block.
 
     with holdfast.open("./data") as hf:
         hf.queue("mail").enqueue({"to": "ada"})
@@ -243,7 +257,7 @@ class Holdfast:
         driver.run(inner.__aenter__())
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {'closed' if self._is_closed else 'open'}>"
+        return f"<{type(self).__name__}{location(self._inner._url)}{', closed' if self._is_closed else ''}>"
 
     def queue(self, name: str = DEFAULT, *, tenant: str = DEFAULT) -> Queue:
         return Queue(self._inner.queue(name, tenant=tenant), self._driver)
@@ -260,11 +274,11 @@ class Holdfast:
     backup = blocking(AsyncHoldfast.backup)
 
     def close(self) -> None:
-        """Close it. Leases of claimed messages stay as they are and run out in their time. Closing twice is fine."""
+        """Disconnect. The leases of claimed messages are kept and expire at their time. Safe to call again."""
         if not self._is_closed:
             self._is_closed = True
             if self._driver.is_inherited():
-                return  # the parent closes it
+                return  # the connection belongs to the parent process, which closes it
             self._driver.run(self._inner.close())
             self._driver.close()
 
@@ -277,11 +291,12 @@ class Holdfast:
         self.close()
 
 
-async def _end_of(messages: Any) -> None:
+async def _close_generator(messages: Any) -> None:
+    """Await `aclose`, because a driver runs coroutines and `aclose` returns another awaitable."""
     await messages.aclose()
 
 
-async def _next_of(upcoming: Any) -> AsyncMessage:
-    """Await `__anext__`: it returns an awaitable, and a driver takes coroutines."""
+async def _await_next(upcoming: Any) -> AsyncMessage:
+    """Await `__anext__`, because a driver runs coroutines and `__anext__` returns another awaitable."""
     message: AsyncMessage = await upcoming
     return message

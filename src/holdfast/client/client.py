@@ -1,4 +1,4 @@
-"""The async API: connections and tenants."""
+"""Connections and tenants in the async API."""
 
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -6,7 +6,8 @@ from typing import Self, Unpack
 
 from holdfast.client.options import TenantOptions
 from holdfast.client.queue import AsyncQueue
-from holdfast.client.tracebacks import raises_plainly
+from holdfast.client.queue_operations import location
+from holdfast.client.tracebacks import trim_class_tracebacks
 from holdfast.client.transport import Transport
 from holdfast.model.answers import JournalEvents, QueueSummary, Stats, TenantSummary
 from holdfast.model.errors import StoreUnavailable
@@ -18,35 +19,40 @@ from holdfast.model.policy import TenantConfig
 from holdfast.wire import operations, requests
 
 
-@raises_plainly
+@trim_class_tracebacks
 class AsyncTenant:
-    """A tenant, made by `AsyncHoldfast.tenant`. The methods are those of `Tenant`; await each call."""
+    """A tenant, made by `AsyncHoldfast.tenant`. The methods are those of `Tenant`; await each call.
 
-    def __init__(self, transport: Transport, name: str) -> None:
+    await hf.tenant("acme").set(weight=2)
+    """
+
+    def __init__(self, transport: Transport, name: str, url: str = "") -> None:
         self._transport = transport
         self._ref = QueueRef(name)
+        self._url = url
         self.name = name
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}{location(self._url)}>"
+
     async def stats(self) -> Stats:
-        """Return the counts of all queues of the tenant together."""
+        """Return the counts of all queues of the tenant together; see `Queue.stats` for the fields."""
         return await self._transport.call(operations.TENANT_STATS, self._ref, requests.Nothing())
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}>"
-
     async def get(self) -> TenantConfig:
-        """Return the tenant's weight, limits, quotas and journal retention."""
+        """Return the tenant's weight, limits, quotas and journal retention. A new tenant has the defaults."""
         return await self._transport.call(operations.TENANT, self._ref, requests.Nothing())
 
     async def set(self, **changes: Unpack[TenantOptions]) -> TenantConfig:
         """Change the given fields, keep the others, and return the whole configuration.
 
-        - `weight`: the tenant's share while several tenants wait, by default 1.
-        - `limits`: rates of operations and bytes; a request over them raises `RateLimited`.
-        - `quotas`: the most messages, bytes and queues to keep; an enqueue over them raises `OverQuota`.
-        - `journal_retention_ms`: how far back the tenant may read the journal.
+        - `weight`: the tenant's share of the claims while several tenants wait, by default 1.
+        - `limits`: rates of operations and bytes. A request above them raises `RateLimited`.
+        - `quotas`: the largest number of messages, bytes and queues. An enqueue above them raises `OverQuota`.
+        - `journal_retention_ms`: how far back the tenant can read the journal.
 
-        Raise `InvalidArgument`, which names the field, for an unknown field or a value out of range.
+        Raise `InvalidArgument`, which names the field, for an unknown field or a value out of range; nothing is changed
+        then. Raise `Forbidden` unless the caller is an operator.
 
             hf.tenant("acme").set(weight=2, quotas={"max_messages": 100_000})
         """
@@ -54,49 +60,58 @@ class AsyncTenant:
         return await self._transport.call(operations.SET_TENANT, self._ref, request)
 
 
-@raises_plainly
+@trim_class_tracebacks
 class AsyncHoldfast:
-    """A store or a server, made by `holdfast.open_async` and connected inside `async with`.
+    """A connection to a store or a server, made by `holdfast.open_async` and open inside `async with`.
 
     async with holdfast.open_async("http://localhost:7077") as hf:
         await hf.queue("mail").enqueue({"to": "ada"})
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Transport]]) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Transport]], url: str = "") -> None:
+        """`url` is shown by `repr`, also that of queues and tenants; it has no secrets in it."""
         self._connect = connect
+        self._url = url
         self._transport: Transport | None = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {'connected' if self._transport is not None else 'not connected'}>"
+        return f"<{type(self).__name__}{location(self._url)}{', not connected' if self._transport is None else ''}>"
 
     def queue(self, name: str = DEFAULT, *, tenant: str = DEFAULT) -> AsyncQueue:
-        """Return a queue by its name, without a call to the server.
+        """Return the queue of a tenant, without a call to the server.
 
         The queue need not exist: its first message creates it. Raise `InvalidName` for a name that is not 1 to 128
         characters of `A-Z a-z 0-9 . _ -`, or that begins with a dot.
+
+            q = hf.queue("payments", tenant="acme")
         """
-        return AsyncQueue(self._connected(), parse_ref(tenant, name))
+        return AsyncQueue(self._connected(), parse_ref(tenant, name), self._url)
 
     def tenant(self, name: str = DEFAULT) -> AsyncTenant:
-        """Return a tenant by its name, without a call to the server. Raise `InvalidName`."""
-        return AsyncTenant(self._connected(), parse_name("tenant", name))
+        """Return a tenant, without a call to the server. Raise `InvalidName` for a malformed name.
+
+        hf.tenant("acme").stats()
+        """
+        return AsyncTenant(self._connected(), parse_name("tenant", name), self._url)
 
     async def queues(self, tenant: str = DEFAULT) -> list[QueueSummary]:
-        """Return the queues of a tenant, each with its counts."""
+        """Return the queues of a tenant, each with its counts; an empty list for a tenant without queues."""
         transport, ref = self._connected(), QueueRef(parse_name("tenant", tenant))
         return await transport.call(operations.QUEUES, ref, requests.Nothing())
 
     async def tenants(self) -> list[TenantSummary]:
-        """Return the tenants that you may see, each with its configuration."""
+        """Return the tenants that the caller may see, each with its configuration. An operator sees all of them."""
         return await self._connected().call(operations.TENANTS, QueueRef(), requests.Nothing())
 
     async def journal(
         self, after: str | None = None, limit: int = 1_000, *, tenant: str | None = None
     ) -> JournalEvents:
-        """Return up to `limit` journal events in order, beginning behind the position `after`.
+        """Return up to `limit` journal events in order, starting after the position `after`.
 
-        Without `after` the oldest event that is kept comes first. The result's `.next` is the position to continue
-        from. An operator sees the events of every tenant, or those of `tenant`; any other caller sees its own.
+        Without `after`, start at the oldest event that is still kept. The result's `.next` is the position to continue
+        from. An operator sees the events of every tenant, or of `tenant` alone; any other caller sees its own.
+
+        Raise `InvalidArgument` for a malformed position.
 
             events = hf.journal(limit=100)
             later = hf.journal(after=events.next)
@@ -108,14 +123,15 @@ class AsyncHoldfast:
         return await self._connected().call(operations.JOURNAL, QueueRef(), request)
 
     async def backup(self, target: str) -> None:
-        """Copy the whole embedded store, while it is in use, into the new directory `target`.
+        """Copy the whole embedded store into the new directory `target`, while the store stays in use.
 
-        The copy is consistent: it holds the store as it was at one instant. Open it like any other directory.
+        The copy is consistent: it holds the store as it was at one instant. Open it like any other directory. Raise
+        `InvalidArgument` over a network; use `holdfast backup` on the server's machine instead.
         """
         await self._connected().call(operations.BACKUP, QueueRef(), requests.BackupRequest(target=target))
 
     async def close(self) -> None:
-        """Disconnect. Leases of claimed messages stay as they are and run out in their time."""
+        """Disconnect. The leases of claimed messages are kept and expire at their time. Safe to call again."""
         if self._transport is not None:
             transport, self._transport = self._transport, None
             await transport.close()

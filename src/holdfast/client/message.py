@@ -1,4 +1,4 @@
-"""Claimed messages: the properties that both APIs share, and the async message."""
+"""Claimed messages: the properties that both APIs share, and the message of the async API."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.client.payloads.encoding import decode_json, encode_json
 from holdfast.client.payloads.part_reader import PART, PayloadCursor, Target, opened, write_all
-from holdfast.client.tracebacks import raises_plainly
+from holdfast.client.tracebacks import trim_class_tracebacks
 from holdfast.client.transport import Transport
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.errors import HoldfastError, InvalidArgument, StaleLease
@@ -26,7 +26,7 @@ from holdfast.wire.requests import StateRequest
 
 T = TypeVar("T")
 
-LOST = "the lease ran out, or the message was settled, claimed again or removed"
+LOST = "the lease expired, or the message was settled, claimed again or removed"
 
 
 class MessageFacts(msgspec.Struct, gc=False):
@@ -38,19 +38,19 @@ class MessageFacts(msgspec.Struct, gc=False):
     state: StateDocument | None
     on_close_delay_ms: int | None = None
     is_settled: bool = False
-    # Why the lease is known to be lost, or why the worker gave it up; None while it is held as far as we know.
+    # The reason why the lease is lost, or why the worker gave it up; None while the lease is held as far as is known.
     lost: str | None = None
 
 
 class Message:
-    """A claimed message. Await its verbs in the async API.
+    """A claimed message. In the async API, await its methods.
 
-    Used as a context manager, it is acked when the block ends, and nacked with the error when the block raises; the
-    error goes on.
+    As a context manager, a message is acked at the end of the block. If the block raises an error, the message is
+    nacked with the error's text, and the error propagates.
 
-        [message] = q.claim(wait=20)
-        with message:
-            handle(message.json())
+        for message in q.claim(wait=20):
+            with message:
+                handle(message.json())
     """
 
     __slots__ = ("_held",)
@@ -60,7 +60,7 @@ class Message:
 
     @property
     def id(self) -> MessageId:
-        """The id, a text (UUIDv7) with `.snowflake`, the same id as an integer."""
+        """The id: text (a UUIDv7), with the same id as an integer in `.snowflake`."""
         return MessageId(self._held.delivery.snowflake, self._held.delivery.given_correlation_id)
 
     @property
@@ -75,16 +75,16 @@ class Message:
 
     @property
     def receipt(self) -> str:
-        """The proof of the lease, a text. `queue.ack([receipt])` settles the message from any process."""
+        """The proof of the lease, as text. With `queue.ack([receipt])` any process can settle the message."""
         return str(self._held.delivery.receipt)
 
     @property
     def payload(self) -> bytes:
-        """The payload. Raise `InvalidArgument` if `stream=True` left it in the store and it was not loaded."""
+        """The payload as bytes. Raise `InvalidArgument` if `stream=True` left it in the store and it was not loaded."""
         delivery = self._held.delivery
         if delivery.pieces is not None:
             raise InvalidArgument(
-                f"the payload of {delivery.bytes} bytes is still in the store, because of stream=True: `await "
+                f"the payload of {delivery.bytes} bytes is still in the store, because of stream=True: call `await "
                 "message.load()` first, or read it with chunks() or write_to()",
                 field="payload",
             )
@@ -122,7 +122,7 @@ class Message:
 
     @property
     def group(self) -> str | None:
-        """The group in which the message is delivered in order; None if it has none."""
+        """The group, whose messages are delivered in order; None for a message without a group."""
         return self._held.delivery.group
 
     @property
@@ -132,22 +132,22 @@ class Message:
 
     @property
     def enqueued_at(self) -> int:
-        """When the message was enqueued, in milliseconds since 1970."""
+        """The time of the enqueue, in milliseconds since 1970."""
         return self._held.delivery.enqueued_at
 
     @property
     def lease_expires_at(self) -> int:
-        """When the lease runs out, in milliseconds since 1970; `extend` moves it."""
+        """The time when the lease expires, in milliseconds since 1970. `extend` changes it."""
         return self._held.lease_expires_at
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lease is known to be lost. If so, another worker may be at work on the same message."""
+        """True if the lease is known to be lost. Another worker may then be handling the same message."""
         return self._held.lost is not None
 
     @property
     def state(self) -> Any:
-        """The state document as it was last read or saved; None before the first save.
+        """The state document as last read or saved; None before the first save.
 
         Raise `InvalidArgument` unless the message was claimed with `state=True`.
         """
@@ -156,7 +156,7 @@ class Message:
 
     @property
     def etag(self) -> str | None:
-        """The ETag of the state document; None before the first save."""
+        """The ETag of the state document; None before the first save. The errors are those of `state`."""
         return self._known_state().etag
 
     @overload
@@ -164,24 +164,36 @@ class Message:
     @overload
     def json(self, type: type[T]) -> T: ...
     def json(self, type: type[T] | None = None) -> T | Any:
-        """Return the payload decoded from JSON, as a `type` if one is given.
+        """Return the payload decoded from JSON, by default as dicts, lists, text and numbers.
 
-        `type` is a msgspec struct, a dataclass, a TypedDict, a pydantic model or a builtin type. Raise
-        `InvalidArgument` if the payload is not JSON of that type.
+        `type` is a msgspec struct, a dataclass, a TypedDict, a pydantic model or a builtin type, into which the payload
+        is decoded. Raise `InvalidArgument` if the payload is not JSON of that type.
+
+            order = message.json(Order)
         """
         return decode_json(self.payload, type)
 
-    # The two APIs implement the verbs. The return type is `Any`, because one of them awaits its calls.
+    # Each API implements the following methods. They return `Any`, because the async API returns awaitables.
     def load(self) -> Any:
-        """Return the whole payload, and keep it in memory for `payload` and `json()`."""
+        """Return the whole payload, and keep it in memory for `payload` and `json()`.
+
+        Raise `StaleLease` if the lease is lost before the payload was read.
+        """
 
     def chunks(self) -> Any:
-        """Iterate over the payload in parts of at most 1 MiB, with one part in memory at a time."""
+        """Iterate over the payload in parts of at most 1 MiB, with one part in memory at a time.
+
+        Raise `StaleLease` if the lease is lost before the payload was read.
+
+            for part in message.chunks():
+                digest.update(part)
+        """
 
     def write_to(self, file: Target) -> Any:
-        """Write the payload to an open binary file or to a path, and return its length.
+        """Write the payload to an open binary file or to a path, and return its length in bytes.
 
-        A file given by its path appears there once it is complete.
+        A file given by its path appears under that name once it is complete. Raise `StaleLease` if the lease is lost
+        before the payload was read.
         """
 
     def ack(self) -> Any:
@@ -192,45 +204,59 @@ class Message:
     ) -> Any:
         """Give the message back as failed, with the text of the error.
 
-        It is retried after `delay`, by default after the policy's backoff, and goes to the dead letters once its
-        retries are used up. `defer=True` uses no retry. `final=True` sends it to the dead letters at once. Return the
-        result, with `.state` and `.retry_at`. Raise `StaleLease` if the lease is lost.
+        The message is retried after `delay`, by default after the policy's backoff, and goes to the dead letters once
+        its retries are used up. `defer=True` uses no retry. `final=True` sends it to the dead letters at once. Return
+        the result, with `.state` and `.retry_at`. Raise `StaleLease` if the lease is lost.
+
+            message.nack("the mail server is down", delay="5m")
         """
 
     def extend(self, lease: Duration | None = None) -> Any:
-        """Let the lease end `lease` from now, by default the queue's lease, and return that instant.
+        """Set the lease to end `lease` from now, by default the queue's lease.
 
-        A shorter lease ends earlier than before. Raise `StaleLease` if the lease is lost.
+        Return the new end in milliseconds since 1970. A shorter lease ends earlier than before. Raise `StaleLease` if
+        the lease is lost.
         """
 
     def release(self) -> Any:
-        """Give the message back at once, in its old place and without using a retry. Raise `StaleLease`."""
+        """Give the message back at once: it is ready again in its previous order, and no retry is used.
+
+        Raise `StaleLease` if the lease is lost.
+        """
 
     def save_state(self, document: Any, etag: str | None = None) -> Any:
         """Save the state document, which survives retries, and return its new ETag.
 
-        Raise `Conflict` if another document was saved since `etag`, by default since this message read or saved it,
-        and `StaleLease` if the lease is lost.
+        `document` is any value that JSON can hold. `etag` is by default that of the document which this message last
+        read or saved. Raise `Conflict` if another document has been saved since, and `StaleLease` if the lease is lost.
         """
 
     def progress(self, percent: float, text: str = "") -> Any:
-        """Record the progress of the work, 0 to 100 with a text, for those who look the message up."""
+        """Record the progress of the work, from 0 to 100 percent with a text; look-ups of the message show it.
+
+        Raise `StaleLease` if the lease is lost.
+        """
 
     def close(self) -> Any:
-        """Let go of the message: without a verdict so far, it is nacked with claim's `on_close_delay`."""
+        """Nack the message with the `on_close_delay` of its claim, unless it has a verdict already."""
 
     def _known_state(self) -> StateDocument:
         if self._held.state is None:
-            raise InvalidArgument("the state was not read: claim with state=True", field="state")
+            raise InvalidArgument("the state document was not read: claim with state=True", field="state")
         return self._held.state
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self._held.ref}, attempt {self.attempt}>"
 
 
-@raises_plainly
+@trim_class_tracebacks
 class AsyncMessage(Message):
-    """A claimed message of the async API. See `Message`; await each verb."""
+    """A claimed message of the async API. See `Message`; await each method.
+
+    for message in await q.claim(limit=10, wait=20):
+        async with message:
+            await handle(message.json())
+    """
 
     __slots__ = ("_transport",)
 
@@ -239,7 +265,10 @@ class AsyncMessage(Message):
         self._transport = transport
 
     async def read_part(self, offset: int, limit: int) -> bytes:
-        """Return up to `limit` bytes, from `offset` on, of a payload that is still in the store."""
+        """Return up to `limit` bytes, starting at `offset`, of a payload that is still in the store.
+
+        Raise `StaleLease` if the lease is lost. `chunks` and `load` are easier to use.
+        """
         held = self._held
         try:
             return (await self._transport.messages.read_part(held.ref, held.delivery.receipt, offset, limit)).data
@@ -282,9 +311,7 @@ class AsyncMessage(Message):
     async def nack(
         self, error: str | None = None, *, delay: Duration | None = None, defer: bool = False, final: bool = False
     ) -> Result:
-        return await self._settle(
-            nack_verdict(self._held.delivery.receipt, error, delay=delay, defer=defer, final=final)
-        )
+        return await self._settle(make_nack(self._held.delivery.receipt, error, delay=delay, defer=defer, final=final))
 
     async def release(self) -> None:
         await self._settle(Verdict(settle=Settle.RELEASE, receipt=self._held.delivery.receipt))
@@ -320,7 +347,7 @@ class AsyncMessage(Message):
 
     async def _settle(self, verdict: Verdict) -> Result:
         [result] = await self._transport.messages.settle(self._held.ref, [verdict])
-        note_result(self._held, verdict, result)
+        record_result(self._held, verdict, result)
         if not result.ok:
             raise result.failure(correlation_id=self.correlation_id)
         return result
@@ -339,28 +366,28 @@ class AsyncMessage(Message):
         try:
             await self.nack(describe(error))
         except HoldfastError as refused:
-            # The error of the block goes on, with a note that the nack failed.
+            # The error of the block propagates, with a note that the nack failed.
             error.add_note(f"holdfast: message {self.id} could not be nacked: {refused.message}")
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception as the text of a nack, in characters that can be stored."""
+    """Return the text of a nack for an exception, with characters that cannot be stored escaped."""
     return f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
 
 
-def nack_verdict(receipt: Receipt, error: str | None, *, delay: Duration | None, defer: bool, final: bool) -> Verdict:
+def make_nack(receipt: Receipt, error: str | None, *, delay: Duration | None, defer: bool, final: bool) -> Verdict:
     delay_ms = None if delay is None else parse_duration_ms("delay", delay)
     return Verdict(settle=Settle.NACK, receipt=receipt, error=plain(error), delay_ms=delay_ms, defer=defer, final=final)
 
 
-def note_result(held: MessageFacts, verdict: Verdict, result: Result) -> None:
+def record_result(held: MessageFacts, verdict: Verdict, result: Result) -> None:
     """Record the effect of a verdict on a claimed message."""
     if not result.ok and not result.is_stale:
-        return  # the verdict was not written: the lease stands, and the message can still be settled
+        return  # the verdict was not written: the lease is still held, and the message can be settled later
     if not result.ok:
         held.lost = held.lost or LOST
     if verdict.settle is not Settle.EXTEND:
-        # A stale lease cannot be settled either, so leaving the block must not try again.
+        # A message with a stale lease cannot be settled, so the end of its block must not try it again.
         held.is_settled = True
     elif result.ok and result.lease_expires_at is not None:
         held.lease_expires_at = result.lease_expires_at

@@ -1,6 +1,7 @@
-"""Warnings about a queue that does not exist, for callers that are about to wait for its messages.
+"""Warnings for a caller that is about to wait for the messages of a queue that does not exist.
 
-Waiting is right, because the first message creates the queue. But a misspelt name would wait for ever, in silence.
+Waiting is correct, because the first message creates the queue. With a misspelt name, however, the caller would wait
+for ever without notice.
 """
 
 import difflib
@@ -12,7 +13,7 @@ from holdfast.model.names import QueueRef
 from holdfast.wire.operations import POLICY, QUEUES, TENANTS
 from holdfast.wire.requests import Nothing
 
-# The search is made once, when a command or a worker starts. These bounds keep it short in a large store.
+# The search runs once, when a command or a worker starts. These limits keep it short in a large store.
 _MOST_NAMES = 10_000
 _MOST_TENANTS = 50
 _MOST_HINTS = 3
@@ -21,8 +22,8 @@ _MOST_HINTS = 3
 async def describe_missing(transport: Transport, ref: QueueRef, *, is_waiting: bool) -> str | None:
     """Return a sentence about a missing queue, or None if the queue exists or the caller may not know.
 
-    The sentence names queues of the tenant with similar names, and other tenants that have a queue of this name, as far
-    as the caller may see them.
+    The sentence lists queues of the tenant with similar names, and other tenants with a queue of this name, as far as
+    the caller may see them.
     """
     try:
         await transport.call(POLICY, ref, Nothing())
@@ -30,7 +31,7 @@ async def describe_missing(transport: Transport, ref: QueueRef, *, is_waiting: b
         what = "does not exist yet; waiting for its first message" if is_waiting else "does not exist"
         return ". ".join([f"queue {ref} {what}", *await _hints(transport, ref)])
     except HoldfastError:
-        # The claim that follows gets the same error, and its caller handles it.
+        # The claim that follows raises the same error, and its caller handles it.
         return None
     return None
 
@@ -48,7 +49,7 @@ async def _hints(transport: Transport, ref: QueueRef) -> list[str]:
 
 
 async def _tenants_with(transport: Transport, ref: QueueRef) -> list[str]:
-    """Return other tenants that have a queue of this name. Only an operator sees any."""
+    """Return other tenants that have a queue of this name. Only an operator sees other tenants."""
     every = await transport.call(TENANTS, ref, Nothing())
     others = [each.tenant for each in every if each.tenant != ref.tenant]
     found: list[str] = []

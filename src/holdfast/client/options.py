@@ -1,4 +1,4 @@
-"""The keyword arguments of the public API: their types, and their translation into requests."""
+"""The keyword arguments of the public API: their types, and their conversion into requests."""
 
 from collections.abc import Callable, Mapping
 from os import PathLike
@@ -35,7 +35,7 @@ class EnqueueOptions(TypedDict, total=False):
 
 
 class ScheduledOptions(TypedDict, total=False):
-    """The keywords of enqueue that a scheduled message may have."""
+    """The keywords of `Queue.schedule` for the message that each tick enqueues."""
 
     priority: int
     ttl: Duration
@@ -46,7 +46,7 @@ class ScheduledOptions(TypedDict, total=False):
     content_type: str
 
 
-# Stands for a payload that was left out, because None is a payload.
+# The default of a payload argument, because None is a payload.
 NOT_GIVEN: Any = object()
 
 
@@ -63,7 +63,7 @@ class ClaimOptions(TypedDict, total=False):
 
 
 class LimitOptions(TypedDict, total=False):
-    """Rates of a tenant or a queue; None removes a limit."""
+    """The rate limits of a tenant or a queue; None removes a limit."""
 
     write_ops_per_s: float | None
     write_bytes_per_s: float | None
@@ -73,7 +73,7 @@ class LimitOptions(TypedDict, total=False):
 
 
 class QuotaOptions(TypedDict, total=False):
-    """Quotas of a tenant; None removes a quota."""
+    """The quotas of a tenant; None removes a quota."""
 
     max_messages: int | None
     max_bytes: int | None
@@ -154,16 +154,17 @@ class OpenOptions(ServerOptions, StoreOptions, total=False):
     """The keywords of `holdfast.open`."""
 
 
-def drafts_of(payload: Any, options: Mapping[str, Any]) -> list[Draft]:
-    """Return one draft per payload. The options hold for each of them; a NewMessage's own options win."""
+def make_drafts(payload: Any, options: Mapping[str, Any]) -> list[Draft]:
+    """Return one draft for each payload. The options of a `NewMessage` take precedence over those of the call."""
     payloads = payload if isinstance(payload, list) else [payload]
     if "key" in options and options["key"] is not None and isinstance(payload, list) and len(payload) != 1:
         raise InvalidArgument(
-            "one key for several payloads would drop all but the first: give each a NewMessage(payload, key=...)",
+            "one key for several payloads would drop all but the first: give each its own with NewMessage(payload, "
+            "key=...)",
             field="key",
         )
     if not options:
-        # Most payloads are bytes and nothing else.
+        # A fast path, because most messages are bytes without options.
         return [Draft(payload=each) if type(each) is bytes else _draft_of(each, options) for each in payloads]
     return [_draft_of(each, options) for each in payloads]
 
@@ -174,8 +175,8 @@ def _draft_of(payload: Any, options: Mapping[str, Any]) -> Draft:
     return _draft(payload, options)
 
 
-def draft_of_bytes(options: Mapping[str, Any]) -> Draft:
-    """Return the draft of a message whose payload bytes come later."""
+def make_empty_draft(options: Mapping[str, Any]) -> Draft:
+    """Return the draft of a message whose payload is uploaded separately, as bytes."""
     return _draft(b"", options)
 
 
@@ -184,7 +185,7 @@ def _draft(payload: Any, options: Mapping[str, Any]) -> Draft:
     if not options:
         return Draft(payload=body, content_type=content_type)
     _check_known(options, EnqueueOptions.__annotations__, "enqueue")
-    # A JSON payload stays JSON under a content type that the caller chose, and bytes stay bytes.
+    # The content type that the caller chose does not change whether the payload is JSON or bytes.
     fields: dict[str, Any] = {"content_type": content_type, "is_json": content_type == JSON}
     for name, value in options.items():
         match name:
@@ -209,7 +210,7 @@ def _headers(value: object) -> dict[str, str]:
     return {plain(name): plain(text) for name, text in value.items()}
 
 
-def change_of(
+def parse_schedule(
     cron: str | None,
     every: Duration | None,
     timezone: str | None,
@@ -217,13 +218,15 @@ def change_of(
     paused: bool | None,
     options: Mapping[str, Any],
 ) -> ScheduleChange:
+    """Return the change that the arguments of `Queue.schedule` describe. Raise `InvalidArgument`."""
     _check_known(options, ScheduledOptions.__annotations__, "schedule")
     if payload is NOT_GIVEN and options:
         raise InvalidArgument(
-            f"{', '.join(options)} come with a payload: a schedule's message is changed as a whole", field="payload"
+            f"{', '.join(options)} needs a payload: the message of a schedule is only replaced as a whole",
+            field="payload",
         )
     if paused is not None and not isinstance(paused, bool):
-        raise InvalidArgument("paused is True or False", field="paused")
+        raise InvalidArgument("paused must be True or False", field="paused")
     return ScheduleChange(
         cron=plain(cron),
         every_ms=None if every is None else parse_duration_ms("every", every),
@@ -233,8 +236,8 @@ def change_of(
     )
 
 
-def ask_of(limit: int, options: Mapping[str, Any]) -> tuple[ClaimRequest, int | None]:
-    """Return the claim, and how long it waits in milliseconds (None: for ever)."""
+def parse_claim_options(limit: int, options: Mapping[str, Any]) -> tuple[ClaimRequest, int | None]:
+    """Return the claim request, and the wait in milliseconds; None waits for ever."""
     wait_ms: int | None = 0
     fields: dict[str, Any] = {}
     for name, value in options.items():
@@ -256,7 +259,8 @@ def ask_of(limit: int, options: Mapping[str, Any]) -> tuple[ClaimRequest, int | 
     return ClaimRequest(limit=limit, **fields), wait_ms
 
 
-def on_close_delay_of(options: Mapping[str, Any]) -> int | None:
+def parse_on_close_delay(options: Mapping[str, Any]) -> int | None:
+    """Return the option `on_close_delay` in milliseconds; None if it was not given."""
     delay = options.get("on_close_delay")
     return None if delay is None else parse_duration_ms("on_close_delay", delay)
 

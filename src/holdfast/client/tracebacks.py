@@ -1,4 +1,4 @@
-"""Short tracebacks: our errors show the called method and none of the frames below it."""
+"""Short tracebacks: an error of ours shows the called method and none of the frames below it."""
 
 import functools
 import inspect
@@ -13,24 +13,25 @@ from holdfast.model.errors import HoldfastError, Internal
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The program also calls the methods that enter and leave a `with` block.
+# A program also calls the methods that enter and leave a `with` block.
 _SPECIAL = frozenset({"__aenter__", "__aexit__", "__enter__", "__exit__"})
 
 
-def raises_plainly(cls: C) -> C:
-    """Let the public methods of a class raise our errors with one frame of ours in the traceback.
+def trim_class_tracebacks(cls: C) -> C:
+    """Decorate a class so that errors raised by its public methods show one frame of this package.
 
-    Set HOLDFAST_DEBUG to keep every frame. An `Internal` error always keeps them, for it is a bug to report.
+    With HOLDFAST_DEBUG set, every frame is kept. An `Internal` error always keeps its frames, because it is a bug to
+    report.
     """
     for name, method in list(vars(cls).items()):
         if (name in _SPECIAL or not name.startswith("_")) and inspect.isfunction(method):
-            setattr(cls, name, raising_plainly(method))
+            setattr(cls, name, trim_tracebacks(method))
     return cls
 
 
-def raising_plainly(method: F) -> F:
-    """Let one function raise our errors with one frame of ours in the traceback."""
-    return cast(F, _wrapped(method))
+def trim_tracebacks(method: F) -> F:
+    """Decorate one function so that its errors show one frame of this package."""
+    return cast(F, _wrap(method))
 
 
 def untrimmed(method: F) -> F:
@@ -38,7 +39,7 @@ def untrimmed(method: F) -> F:
     return cast(F, getattr(method, "__wrapped__", method))
 
 
-def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap(method: Callable[..., Any]) -> Callable[..., Any]:
     # A generator's frames run in the caller's loop, so its errors already show one frame.
     if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
         return method
@@ -49,7 +50,7 @@ def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return await method(*args, **named)
             except HoldfastError as error:
-                if not _is_trimmed(error):
+                if not _should_trim(error):
                     raise
                 raise error.with_traceback(None) from error.__cause__
 
@@ -60,21 +61,21 @@ def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(*args, **named)
         except HoldfastError as error:
-            if not _is_trimmed(error):
+            if not _should_trim(error):
                 raise
             raise error.with_traceback(None) from error.__cause__
 
     return call
 
 
-def _is_trimmed(error: HoldfastError) -> bool:
+def _should_trim(error: HoldfastError) -> bool:
     if isinstance(error, Internal) or os.environ.get("HOLDFAST_DEBUG"):
         return False
-    return _is_ours(error.__traceback__)
+    return _has_only_library_frames(error.__traceback__)
 
 
-def _is_ours(traceback: TracebackType | None) -> bool:
-    """Return whether every frame is ours or the standard library's. Frames of the program itself must be shown."""
+def _has_only_library_frames(traceback: TracebackType | None) -> bool:
+    """Return whether every frame belongs to this package or the standard library. A program's own frames are shown."""
     while traceback is not None:
         module = str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         if module != "holdfast" and module not in sys.stdlib_module_names:

@@ -1,4 +1,4 @@
-"""The trace context of a producer, carried in the headers of its messages."""
+"""Trace contexts of producers, which travel in the headers of messages."""
 
 import sys
 from typing import Any
@@ -10,11 +10,13 @@ from holdfast.telemetry.w3c import TRACEPARENT, TRACESTATE, Parent
 
 
 def with_trace(drafts: list[Draft]) -> list[Draft]:
-    """Put the context of the current span into the headers of each message that has no context of its own.
+    """Add the context of the current span to the headers of each message that has no context of its own.
 
-    It travels with the message, not with the request, because callers of different traces may share a request.
+    The context travels with the message and not with the request, because a request can carry the messages of several
+    callers with different traces.
     """
-    trace: Any = sys.modules.get("opentelemetry.trace")  # without it the program has no span
+    # A program that has not imported OpenTelemetry has no span.
+    trace: Any = sys.modules.get("opentelemetry.trace")
     context = None if trace is None else trace.get_current_span().get_span_context()
     if context is None or not context.is_valid:
         return drafts

@@ -1,4 +1,4 @@
-"""Parsing of verdicts: messages, receipts, and mappings with the fields of HTTP."""
+"""Parsing of verdicts, which are messages, receipts, or mappings with the field names of the HTTP API."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,28 +13,28 @@ Settled = Message | Receipt | str
 VerdictLike = Settled | Mapping[str, Any]
 
 _FIELDS = ("receipt", "verdict", "error", "delay_ms", "defer", "final")
-# Fields that have another name in the model's checks.
+# Names that the checks of the model use, and the field of a mapping for each.
 _NAMES = {"delay": "delay_ms"}
 _VERDICTS = {each.value: each for each in (Settle.ACK, Settle.NACK, Settle.RELEASE)}
 
 
 def receipt_of(given: Settled) -> Receipt:
-    """Return the receipt of a message, or the given one. Raise `InvalidArgument` for text that is none."""
+    """Return the receipt of a message, or the given receipt. Raise `InvalidArgument` for malformed text."""
     return given._held.delivery.receipt if isinstance(given, Message) else Receipt.parse(given)
 
 
-def verdicts_of(given: Iterable[VerdictLike]) -> list[tuple[Message | None, Verdict]]:
+def parse_verdicts(given: Iterable[VerdictLike]) -> list[tuple[Message | None, Verdict]]:
     """Return each verdict, with its message if the caller gave one.
 
-    Raise `InvalidArgument`, which names the verdict by its number, for a malformed one.
+    Raise `InvalidArgument` for a malformed verdict. Its `field` has the verdict's index, as in `verdicts[2].error`.
     """
     every = [given] if isinstance(given, Message | Receipt | str | Mapping) else list(given)
-    return [_verdict_of(each, f"verdicts[{at}]") for at, each in enumerate(every)]
+    return [_parse_verdict(each, f"verdicts[{at}]") for at, each in enumerate(every)]
 
 
-def _verdict_of(given: object, where: str) -> tuple[Message | None, Verdict]:
+def _parse_verdict(given: object, where: str) -> tuple[Message | None, Verdict]:
     if isinstance(given, Message | Receipt | str):
-        return _message_of(given), Verdict(settle=Settle.ACK, receipt=_receipt_in(given, where))
+        return _message_or_none(given), Verdict(settle=Settle.ACK, receipt=_parse_receipt(given, where))
     if not isinstance(given, Mapping):
         raise InvalidArgument(
             f"{where} is a {type(given).__name__}: give a message, a receipt or a mapping of {', '.join(_FIELDS)}",
@@ -57,10 +57,10 @@ def _verdict_of(given: object, where: str) -> tuple[Message | None, Verdict]:
         )
     for name in ("defer", "final"):
         if not isinstance(given.get(name, False), bool):
-            raise InvalidArgument(f"{where}: {name} is True or False", field=f"{where}.{name}")
+            raise InvalidArgument(f"{where}: {name} must be True or False", field=f"{where}.{name}")
     verdict = Verdict(
         settle=_VERDICTS[kind],
-        receipt=_receipt_in(given["receipt"], where),
+        receipt=_parse_receipt(given["receipt"], where),
         error=plain(given.get("error")),
         delay_ms=plain(given.get("delay_ms")),
         defer=given.get("defer", False),
@@ -71,14 +71,14 @@ def _verdict_of(given: object, where: str) -> tuple[Message | None, Verdict]:
     except InvalidArgument as error:
         field = str(error.facts.get("field"))
         raise InvalidArgument(f"{where}: {error.message}", field=f"{where}.{_NAMES.get(field, field)}") from None
-    return _message_of(given["receipt"]), verdict
+    return _message_or_none(given["receipt"]), verdict
 
 
-def _message_of(given: object) -> Message | None:
+def _message_or_none(given: object) -> Message | None:
     return given if isinstance(given, Message) else None
 
 
-def _receipt_in(given: Any, where: str) -> Receipt:
+def _parse_receipt(given: Any, where: str) -> Receipt:
     try:
         return receipt_of(given)
     except InvalidArgument as error:

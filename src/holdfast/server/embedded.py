@@ -9,6 +9,7 @@ from holdfast.client.transport import Transport
 from holdfast.clock import Alarm, Clock, SystemClock
 from holdfast.dice import Dice, SystemDice
 from holdfast.forking import forked_error, listen_for_forks
+from holdfast.model.parsing.store_url import without_secrets
 from holdfast.runtime import LoopRuntime, ThreadRuntime
 from holdfast.server.compose import Core, make_store
 from holdfast.server.settings import parse_settings
@@ -65,7 +66,8 @@ def open_blocking(
         await core.open()
         return Embedded(core, runtime)
 
-    return Holdfast(AsyncHoldfast(connect), BlockingDriver(runtime.run, runtime.close, lambda: runtime.is_refusing))
+    inner = AsyncHoldfast(connect, without_secrets(url))
+    return Holdfast(inner, BlockingDriver(runtime.run, runtime.close, lambda: runtime.is_refusing))
 
 
 def open_on_loop(
@@ -87,7 +89,7 @@ def open_on_loop(
         await core.open()
         return Embedded(core, runtime)
 
-    return AsyncHoldfast(connect)
+    return AsyncHoldfast(connect, without_secrets(url))
 
 
 def _refuse_calls(service: object, error: Exception) -> None:

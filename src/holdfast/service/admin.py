@@ -26,7 +26,7 @@ from holdfast.model.requests import (
     Reprioritise,
     Verb,
 )
-from holdfast.runtime import Runtime, see_through, sleep_until
+from holdfast.runtime import Runtime, shield, sleep_until
 from holdfast.service.policy_cache import PolicyCache
 from holdfast.service.views import stats_of
 from holdfast.stores.contract import QueueChange, Store
@@ -74,7 +74,7 @@ class AdminService:
 
     async def set_tenant(self, ref: QueueRef, request: ConfigureRequest) -> TenantConfig:
         """Change the given fields of a tenant's configuration, and return the whole configuration."""
-        return await see_through(self._runtime, self._set_tenant(ref.tenant, request.changes))
+        return await shield(self._runtime, self._set_tenant(ref.tenant, request.changes))
 
     async def _set_tenant(self, tenant: str, changes: Mapping[str, Any]) -> TenantConfig:
         row_before = await self._store.directory.find_tenant(tenant)
@@ -112,7 +112,7 @@ class AdminService:
 
     async def set_policy(self, ref: QueueRef, request: ConfigureRequest) -> QueuePolicy:
         """Create a queue, or change the given fields of its policy. Return the whole policy."""
-        return await see_through(self._runtime, self._set_policy(ref, request.changes))
+        return await shield(self._runtime, self._set_policy(ref, request.changes))
 
     async def _set_policy(self, ref: QueueRef, changes: Mapping[str, Any]) -> QueuePolicy:
         if await self._store.directory.find_queue(ref) is None:
@@ -137,7 +137,7 @@ class AdminService:
         leases are revoked.
         """
         check_integer("force_after", request.force_after_ms, 0, MAX_MS)
-        await see_through(self._runtime, self._delete(ref, request.force_after_ms))
+        await shield(self._runtime, self._delete(ref, request.force_after_ms))
 
     async def _delete(self, ref: QueueRef, force_after_ms: int) -> None:
         now_ms = self._now_ms()

@@ -13,6 +13,8 @@ from holdfast.worker.exceptions import Defer, HandlerDied, HandlerFailed, Reject
 
 
 class OutcomeKind(StrEnum):
+    """The ways in which the handling of a message can end."""
+
     # The handler did its work, and the ack was taken.
     SUCCEEDED = "succeeded"
     # It failed, and the message comes back at `retry_at`.
@@ -29,7 +31,10 @@ class OutcomeKind(StrEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What `after`, `on_error` and `on_lost` are told. `error` is the text that was sent, or why the lease was lost."""
+    """The end of a message's handling, which the hooks `after`, `on_error` and `on_lost` receive.
+
+    `error` is the text of the nack, or the reason why the lease was lost.
+    """
 
     kind: OutcomeKind
     error: str | None = None

@@ -19,7 +19,7 @@ from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.parsing.checks import check_text
 from holdfast.model.parsing.durations import Duration, parse_duration_ms
-from holdfast.model.parsing.store_url import UrlKind, parse_store_url
+from holdfast.model.parsing.store_url import UrlKind, parse_store_url, without_secrets
 from holdfast.worker.consuming.connection import client_of
 from holdfast.worker.execution.function_runners import runner_on
 from holdfast.worker.execution.stuck import HandlerStats
@@ -79,6 +79,10 @@ class Worker:
         # It runs in the process that this one was forked from.
         self._is_inherited = False
         listen_for_forks(self)
+
+    def __repr__(self) -> str:
+        where = without_secrets(self.where) if isinstance(self.where, str) else repr(self.where)
+        return f"<Worker {self.owner} of {where}, handlers of {', '.join(map(str, self.handlers)) or 'no queue'}>"
 
     def forked(self) -> None:
         """A worker that is running stays the parent's. One that is not may run here, under a name of its own."""
@@ -206,6 +210,7 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
+        """True from the start of the worker until it has stopped."""
         return self._runner is not None
 
     def stats(self) -> list[HandlerStats]:

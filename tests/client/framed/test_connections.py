@@ -186,7 +186,7 @@ async def test_a_call_that_times_out_leaves_the_others_of_its_connection_alone()
         while not slow_one.done():
             await hf.queue("fast").enqueue(1)
             await asyncio.sleep(0.01)
-        with pytest.raises(holdfast.StoreUnavailable, match=r"no answer within 0\.3 s"):
+        with pytest.raises(holdfast.StoreUnavailable, match=r"no response within 0\.3 s"):
             await slow_one
         await hf.queue("fast").enqueue(1)
     assert len(server.peers) == 1

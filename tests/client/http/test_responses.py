@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.client.http.response import HttpReply, Response, whole_json_answer
+from holdfast.client.http.response import HttpReply, ResponseParser, parse_json_response
 from holdfast.clock import SystemClock
 from holdfast.doors.http.connections.response_heads import ResponseHeads
 
@@ -15,17 +15,17 @@ def usual(body: bytes = BODY, length: int | None = None) -> bytes:
     return b"%b%d\r\nx-correlation-id: call-7\r\n\r\n%b" % (head, len(body) if length is None else length, body)
 
 
-def parsed(*parts: bytes) -> Response:
-    response = Response(is_stream=False)
+def parsed(*parts: bytes) -> ResponseParser:
+    response = ResponseParser(is_stream=False)
     for part in parts:
         response.feed(part)
     return response
 
 
 def test_the_servers_usual_answer_is_read_without_the_parser() -> None:
-    assert whole_json_answer(usual()) == HttpReply(200, {b"x-correlation-id": b"call-7"}, BODY)
+    assert parse_json_response(usual()) == HttpReply(200, {b"x-correlation-id": b"call-7"}, BODY)
     response = parsed(usual())
-    assert response.answer == whole_json_answer(usual())
+    assert response.reply == parse_json_response(usual())
     assert response.keeps_alive
 
 
@@ -33,9 +33,9 @@ def test_an_answer_in_two_reads_is_parsed_and_reads_the_same() -> None:
     whole = usual()
     for cut in range(1, len(whole)):
         response = parsed(whole[:cut], whole[cut:])
-        assert response.answer is not None
-        assert (response.answer.status, response.answer.body) == (200, BODY)
-        assert response.answer.headers[b"x-correlation-id"] == b"call-7"
+        assert response.reply is not None
+        assert (response.reply.status, response.reply.body) == (200, BODY)
+        assert response.reply.headers[b"x-correlation-id"] == b"call-7"
         assert response.keeps_alive
 
 
@@ -53,7 +53,7 @@ def test_an_answer_in_two_reads_is_parsed_and_reads_the_same() -> None:
     ],
 )
 def test_any_other_answer_is_left_to_the_parser(data: bytes) -> None:
-    assert whole_json_answer(data) is None
+    assert parse_json_response(data) is None
 
 
 def test_bytes_behind_a_whole_answer_are_refused() -> None:
@@ -62,6 +62,6 @@ def test_bytes_behind_a_whole_answer_are_refused() -> None:
 
 
 def test_a_stream_is_never_taken_for_a_document() -> None:
-    response = Response(is_stream=True)
+    response = ResponseParser(is_stream=True)
     assert response.feed(usual())
     assert response.unread() == BODY

@@ -128,9 +128,9 @@ async def test_a_server_that_is_not_there_is_said_with_its_address() -> None:
         ("capnp://host", {}, "has no port"),
         ("capnp://host:1/path", {}, "has a path"),
         ("capnp://host:x", {}, "is not a URL"),
-        ("capnp://host:1", {"pool": 3}, "pool is for http"),
+        ("capnp://host:1", {"pool": 3}, "pool is only for http"),
         ("capnp://host:1", {"nonsense": 3}, "is not a setting"),
-        ("capnp://host:1", {"tls_ca": "x"}, "tls_ca is for"),
+        ("capnp://host:1", {"tls_ca": "x"}, "tls_ca is only for"),
         ("capnp://me:secret@host:1", {}, "password"),
     ],
 )

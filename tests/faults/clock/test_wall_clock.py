@@ -88,7 +88,7 @@ def test_a_clock_that_was_a_year_ahead_holds_back_what_was_written_then_and_says
         assert late.snowflake > early.snowflake
         assert [each.payload for each in q.claim(limit=10, lease=60)] == [b"now"]
         log = stop(served)
-    assert "waits until the clock gets there" in log
+    assert "waits until the clock reaches that time" in log
     with machine.serve(YEAR_S) as served, holdfast.open(served.url) as hf:
         again = [each for each in _claim(hf.queue("q"), 2) if each.payload == b"from next year"]
         assert [each.version for each in again] == [message.version + 1]

@@ -40,7 +40,7 @@ class SimulatedRuntime:
     """A `Runtime`, and the process that it stands for. Once killed nothing of it goes on, wherever it was."""
 
     # Whether a sync is short enough for that is measured, and would not be the same in every run of a seed.
-    callers_have_threads = may_step_aside = may_block_at_turn_end = False
+    callers_have_threads = may_run_unlocked = may_block_at_turn_end = False
 
     def __init__(
         self, loop: SeededLoop, clock: OffsetClock, dice: Dice, *, has_turns: bool, on_broken: Callable[[str], None]
@@ -85,20 +85,20 @@ class SimulatedRuntime:
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
         return self._loop.call_at(at_ms - self._offset_ms, callback, self)
 
-    def offload(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
+    def offload(self, function: Callable[[], T], *, thread: int = 0) -> Ticket[T]:
         ticket: SimulatedTicket[T] = SimulatedTicket()
         self._offloaded.append((function, ticket))
         if len(self._offloaded) == 1:
             self._run_offloaded_soon()
         return ticket
 
-    def step_aside(self, function: Callable[[], T]) -> T:
+    def run_unlocked(self, function: Callable[[], T]) -> T:
         raise RuntimeError("a simulated step has no thread of its own")
 
-    def offload_long(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
+    def offload_long(self, function: Callable[[], T], *, thread: int = 0) -> Ticket[T]:
         return self.offload(function)
 
-    def enter(self, callback: Callable[[], None]) -> None:
+    def call_from_thread(self, callback: Callable[[], None]) -> None:
         self._loop.call_at(self._loop.now_ms, callback, self)
 
     def kill(self) -> None:

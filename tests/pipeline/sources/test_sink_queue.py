@@ -12,7 +12,7 @@ import pytest
 from pyspark import TaskContext, cloudpickle
 
 import holdfast
-from holdfast.client.options import drafts_of as client_drafts_of
+from holdfast.client.options import make_drafts as client_drafts_of
 from holdfast.pipeline.sources.drafts import drafts_of, is_plain, messages_of, rows_of, shape_of
 from holdfast.pipeline.sources.options import StoreAddress
 from holdfast.pipeline.sources.queue import QueueSource

@@ -1,4 +1,4 @@
-"""Requests and answers as Cap'n Proto: nothing is decided here."""
+"""The codec of Cap'n Proto."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,7 +18,7 @@ from holdfast.client.capnp.shapes import (
     write_verdicts,
 )
 from holdfast.client.capnp.uploads import CapnpUpload
-from holdfast.client.http.failures import strange_answer
+from holdfast.client.http.failures import unexpected_response
 from holdfast.model.answers import Delivery, Enqueued, Exchanged, PayloadPart, Result
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
@@ -29,10 +29,12 @@ from holdfast.wire.operations import DELETE, QUEUES, STATS
 
 
 class CapnpCodec:
-    riding = frozenset(Settle)
+    """The codec of a client over Cap'n Proto."""
+
+    verdicts_on_claim = frozenset(Settle)
     mixes_verdicts = True
-    longest_wait_ms = 0xFFFF_FFFE
-    most_shared_bytes = 64 << 10
+    max_wait_ms = 0xFFFF_FFFE
+    max_shared_bytes = 64 << 10
 
     def __init__(self, calls: CapnpCalls) -> None:
         self._calls = calls
@@ -44,16 +46,16 @@ class CapnpCodec:
             write_ref(request, ref)
             write_drafts(request, drafts)
 
-        # Only messages that all have keys may be sent again.
+        # A request may be sent again only if all its messages have keys.
         return CapnpRequest(
             "add", fill, is_repeatable=all(draft.key is not None for draft in drafts), is_shared=is_shared
         )
 
-    def enqueued(self, answer: Any) -> list[Enqueued]:
-        return enqueued_of(answer)
+    def enqueued(self, response: Any) -> list[Enqueued]:
+        return enqueued_of(response)
 
     def upload(self, ref: QueueRef, draft: Draft, size: int | None) -> CapnpUpload:
-        """Refused as soon as it is too large, whatever its size was said to be."""
+        """Return an upload. The server refuses it as soon as it is too large, so its size is not needed."""
         return CapnpUpload(self._calls, ref, draft)
 
     # --- Claims ----------------------------------------------------------------------------------------------------
@@ -64,7 +66,7 @@ class CapnpCodec:
         ask: ClaimRequest,
         wait_ms: int | None,
         verdicts: list[Verdict],
-        heard_late: Callable[[Any], Awaitable[None]],
+        on_late: Callable[[Any], Awaitable[None]],
     ) -> CapnpRequest:
         def fill(request: Any) -> None:
             write_ref(request, ref)
@@ -72,13 +74,13 @@ class CapnpCodec:
             if verdicts:
                 write_verdicts(request, verdicts)
 
-        return CapnpRequest("poll", fill, wait_ms=wait_ms, heard_late=heard_late)
+        return CapnpRequest("poll", fill, wait_ms=wait_ms, on_late=on_late)
 
-    def claimed(self, answer: Any, verdicts: list[Verdict]) -> Exchanged:
-        return Exchanged(results_of(answer) if verdicts else [], deliveries_of(answer))
+    def claimed(self, response: Any, verdicts: list[Verdict]) -> Exchanged:
+        return Exchanged(results_of(response) if verdicts else [], deliveries_of(response))
 
-    def deliveries(self, answer: Any) -> list[Delivery]:
-        return deliveries_of(answer)
+    def deliveries(self, response: Any) -> list[Delivery]:
+        return deliveries_of(response)
 
     def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> CapnpRequest:
         def fill(request: Any) -> None:
@@ -89,8 +91,8 @@ class CapnpCodec:
 
         return CapnpRequest("readPart", fill)
 
-    def part(self, answer: Any) -> PayloadPart:
-        return PayloadPart(answer.data, answer.total, answer.correlationId)
+    def part(self, response: Any) -> PayloadPart:
+        return PayloadPart(response.data, response.total, response.correlationId)
 
     # --- Verdicts --------------------------------------------------------------------------------------------------
 
@@ -101,12 +103,12 @@ class CapnpCodec:
 
         return CapnpRequest("settle", fill, is_last=is_last)
 
-    def settled(self, answer: Any, verdicts: list[Verdict]) -> list[Result]:
-        if (error := self._calls.error_in(answer)) is not None:
+    def settled(self, response: Any, verdicts: list[Verdict]) -> list[Result]:
+        if (error := self._calls.error_in(response)) is not None:
             raise error
-        return results_of(answer)
+        return results_of(response)
 
-    # --- Other operations: by name, but for the few that have a method of their own --------------------------------
+    # --- Other operations: by name, except those with their own method -----------------------------------------------
 
     def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> CapnpRequest:
         if not operation.is_by_name:
@@ -121,14 +123,14 @@ class CapnpCodec:
 
         return CapnpRequest("operate", fill, is_long=operation.is_long)
 
-    def operated(self, operation: Operation[Any, Any], request: Any, answer: Any) -> Any:
+    def operated(self, operation: Operation[Any, Any], request: Any, response: Any) -> Any:
         if not operation.is_by_name:
             _, _, read = _METHODS[operation.name]
-            return read(answer)
+            return read(response)
         try:
-            return CAPNP_BINDINGS[operation.name].read_answer(answer.answer)
+            return CAPNP_BINDINGS[operation.name].read_answer(response.answer)
         except msgspec.DecodeError:
-            raise strange_answer(self._calls.url) from None
+            raise unexpected_response(self._calls.url) from None
 
 
 def _fill_queues(out: Any, ref: QueueRef, request: Any) -> None:
@@ -144,9 +146,9 @@ def _fill_delete(out: Any, ref: QueueRef, request: Any) -> None:
     out.forceAfterMs = request.force_after_ms
 
 
-# By the name of the operation: its method in the schema, how that is filled in, and how its answer is read.
+# By operation: its method in the schema, how to fill in the parameters, and how to read the response.
 _METHODS: dict[str, tuple[str, Callable[[Any, QueueRef, Any], None], Callable[[Any], object]]] = {
-    QUEUES.name: ("listQueues", _fill_queues, lambda answer: [summary_of(each) for each in answer.queues]),
-    STATS.name: ("stats", _fill_stats, lambda answer: stats_of(answer.stats)),
-    DELETE.name: ("deleteQueue", _fill_delete, lambda answer: None),
+    QUEUES.name: ("listQueues", _fill_queues, lambda response: [summary_of(each) for each in response.queues]),
+    STATS.name: ("stats", _fill_stats, lambda response: stats_of(response.stats)),
+    DELETE.name: ("deleteQueue", _fill_delete, lambda response: None),
 }

@@ -1,4 +1,4 @@
-"""Between the model and Cap'n Proto's structs, as a client needs them: nothing is decided here."""
+"""Conversions between the model and the structs of Cap'n Proto, as a client needs them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ def write_ref(request: Any, ref: QueueRef) -> None:
 
 
 def write_drafts(add: Any, drafts: Sequence[Draft]) -> None:
-    """Options that all have in common go once, and those that are as usual not at all."""
+    """Write messages. Options that all messages share are written once, and defaults are not written."""
     add.items = [draft.payload for draft in drafts]
     every = [_options_of(draft) for draft in drafts]
     if all(options == every[0] for options in every):
@@ -40,7 +40,7 @@ def write_draft(upload: Any, draft: Draft) -> None:
 
 
 def _options_of(draft: Draft) -> dict[str, Any]:
-    """What is not as usual."""
+    """Return the options that differ from the defaults."""
     options: dict[str, Any] = {}
     if draft.priority != DEFAULT_PRIORITY:
         options["priority"] = draft.priority
@@ -146,8 +146,8 @@ def _state_of(data: bytes) -> StateDocument:
     )
 
 
-def results_of(answer: Any) -> list[Result]:
-    return [_result_of(result) for result in answer.results]
+def results_of(response: Any) -> list[Result]:
+    return [_result_of(result) for result in response.results]
 
 
 def _result_of(result: Any) -> Result:

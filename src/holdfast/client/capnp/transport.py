@@ -1,4 +1,4 @@
-"""The transport to a server's Cap'n Proto door, and how it is opened."""
+"""The transport to a server over Cap'n Proto, and the functions that open it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,14 +13,17 @@ from holdfast.client.remote.settings import RemoteSettings, parse_settings
 from holdfast.client.transport import Transport
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.extras import require_extra
+from holdfast.model.parsing.store_url import without_secrets
 
-# capnps is over TLS.
+# `capnps` uses TLS.
 _SCHEMES = {"capnp": "http", "capnps": "https"}
 
 
 class CapnpTransport:
+    """The transport to a server over Cap'n Proto."""
+
     def __init__(self, url: str, settings: RemoteSettings) -> None:
-        # Imported here: whoever has no such URL need not have pycapnp.
+        # Imported here because pycapnp is optional.
         from holdfast.client.capnp.calls import CapnpCalls
         from holdfast.client.capnp.codec import CapnpCodec
 
@@ -35,29 +38,30 @@ class CapnpTransport:
 
     async def close(self) -> None:
         self._calls.stop()
-        self.messages.let_go()
+        self.messages.end_streams()
         await self._calls.close()
 
 
 def open_capnp_on_loop(url: str, settings: Mapping[str, Any]) -> AsyncHoldfast:
-    """No call is made yet: the server may come up later."""
+    """Open a client for the running loop. No call is made yet, so the server may start later."""
     parsed = parse_capnp_settings(url, settings)
 
     async def connect() -> Transport:
         return CapnpTransport(url, parsed)
 
-    return AsyncHoldfast(connect)
+    return AsyncHoldfast(connect, without_secrets(url))
 
 
 def open_capnp(url: str, settings: Mapping[str, Any]) -> Holdfast:
+    """Open a blocking client, whose calls run on an event loop in a thread of its own."""
     return open_in_thread(open_capnp_on_loop(url, settings))
 
 
 def parse_capnp_settings(url: str, settings: Mapping[str, Any]) -> RemoteSettings:
-    """The settings of a connection to a server, but for the number of connections."""
+    """Return the settings of a connection. Raise `InvalidArgument`, also for `pool`, which does not apply."""
     scheme, _, rest = url.partition("://")
     if "pool" in settings:
-        raise InvalidArgument("pool is for http:// alone: a connection carries many calls here", field="pool")
+        raise InvalidArgument("pool is only for http:// URLs: here one connection carries many calls", field="pool")
     try:
         parts = urlsplit(url)
         has_port = parts.port is not None

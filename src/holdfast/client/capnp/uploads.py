@@ -1,10 +1,10 @@
-"""An enqueue whose payload goes out bit by bit, to a sink that the server made for it."""
+"""Uploads over Cap'n Proto, to a sink that the server makes for each."""
 
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from holdfast.client.capnp.calls import CapnpCalls
-from holdfast.client.capnp.link import CapnpClientConnection
+from holdfast.client.capnp.connection import CapnpClientConnection
 from holdfast.client.capnp.shapes import enqueued_of, write_draft, write_ref
 from holdfast.client.remote.lost import Lost
 from holdfast.client.transport import Interrupted
@@ -13,29 +13,29 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 
-# Of a part in one call: what lies in memory on the way.
-_PART = 1 << 20
+# The most bytes of a payload in one call, all of which are in memory on the way.
+_MAX_PART_BYTES = 1 << 20
 
 
 class CapnpUpload:
-    """`client.transport.Upload`. A sink goes with its connection: what was lost on the way begins again."""
+    """The upload of one message. A sink belongs to its connection, so a lost upload begins again."""
 
     def __init__(self, calls: CapnpCalls, ref: QueueRef, draft: Draft) -> None:
         self._calls = calls
         self._ref = ref
         self._draft = draft
-        self._link: CapnpClientConnection | None = None
+        self._connection: CapnpClientConnection | None = None
         self._sink: Any = None
         self._tries = 0
 
     async def write(self, part: bytes) -> None:
-        for at in range(0, len(part), _PART):
-            await self._send(part[at : at + _PART])
+        for at in range(0, len(part), _MAX_PART_BYTES):
+            await self._send(part[at : at + _MAX_PART_BYTES])
 
     async def enqueue(self) -> Enqueued:
-        link, sink = await self._begun()
+        connection, sink = await self._begin()
         try:
-            answer = await self._calls.answer(link, sink.finish())
+            response = await self._calls.await_response(connection, sink.finish())
         except Lost as lost:
             self._sink = None
             error = self._calls.lost(lost, is_whole=True, is_repeatable=self._draft.key is not None)
@@ -43,34 +43,34 @@ class CapnpUpload:
                 raise error from None
             self._interrupt(error)
         self._sink = None
-        [enqueued] = enqueued_of(answer)
+        [enqueued] = enqueued_of(response)
         return enqueued
 
     async def abandon(self) -> None:
         sink, self._sink = self._sink, None
-        if sink is not None and self._link is not None:
-            with suppress(Lost, HoldfastError):  # the server gives up what its caller does not finish
-                await self._link.answer(sink.abandon(), self._calls.timeout_s)
+        if sink is not None and self._connection is not None:
+            with suppress(Lost, HoldfastError):  # the server discards an upload whose caller disappears
+                await self._connection.await_response(sink.abandon(), self._calls.timeout_s)
 
     async def _send(self, part: bytes) -> None:
-        link, sink = await self._begun()
+        connection, sink = await self._begin()
         try:
-            await self._calls.answer(link, sink.write(part=part))
+            await self._calls.await_response(connection, sink.write(part=part))
         except Lost as lost:
             self._lose(lost)
 
-    async def _begun(self) -> tuple[CapnpClientConnection, Any]:
-        if self._link is None or self._sink is None:
+    async def _begin(self) -> tuple[CapnpClientConnection, Any]:
+        if self._connection is None or self._sink is None:
             self._calls.check_open()
-            self._link = self._calls.links.choose()
+            self._connection = self._calls.connections.choose()
             try:
-                request = (await self._link.queues()).upload_request()
+                request = (await self._connection.queues()).upload_request()
                 write_ref(request, self._ref)
                 write_draft(request, self._draft)
-                self._sink = (await self._calls.answer(self._link, request.send())).sink
+                self._sink = (await self._calls.await_response(self._connection, request.send())).sink
             except Lost as lost:
                 self._lose(lost)
-        return self._link, self._sink
+        return self._connection, self._sink
 
     def _lose(self, lost: Lost) -> NoReturn:
         self._sink = None
@@ -78,6 +78,6 @@ class CapnpUpload:
 
     def _interrupt(self, error: HoldfastError) -> NoReturn:
         self._tries += 1
-        if self._tries > self._calls.most_tries:
+        if self._tries > self._calls.max_tries:
             raise error from None
         raise Interrupted(error) from None

@@ -1,4 +1,5 @@
-"""The client over the framed protocol (docs/framed.md): many calls on one connection, or a socket for each thread.
+"""The client over the framed protocol (docs/framed.md): many calls on one connection, or one socket for each thread.
 
-It must not decide what is tried again: `client/remote` does. Start with `calls.py`.
+It must not decide what is retried; `client/remote` does.
+Start with `calls.py`.
 """

@@ -1,51 +1,52 @@
-"""Blocking sockets of which one thread may read while another sends.
+"""Blocking sockets that one thread may read while another sends.
 
-A plain socket waits in the system, by options of the socket: Python's own timeouts cost a call more for each read. Two
-threads may not use a TLS socket at once, so its reader waits outside the lock under which it is read and sent to.
+The timeouts of a plain socket are options of the socket, because Python's own timeouts cost a call for each read. Two
+threads must not use a TLS socket at once, so its reader waits outside the lock under which it reads and sends.
 """
 
 import select
 import socket
 import ssl
-import struct
 import threading
-from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Protocol
 
-# Larger buffers are mapped anew by the system for each read, which costs more than the read.
-_ONE_READ: Final = (64 << 10,)
+from holdfast.client.http.socket_pool import ONE_READ, pack_timeout, shut_down
 
 
 class ByteSocket(Protocol):
+    """A blocking socket, plain or TLS."""
+
     def send(self, data: bytes) -> None:
-        """Send all of it. Raise `OSError`; `TimeoutError` if the network does not take it in time."""
+        """Send all of the data. Raise `OSError`, or `TimeoutError` if the network does not accept it in time."""
 
     def receive(self, received: list[bytes], limit_s: float | None) -> None:
-        """Append the next bytes, empty at the end. Raise `OSError`; `TimeoutError` if none come in time.
+        """Append the next bytes, which are empty at the end. Raise `OSError`, or `TimeoutError` if none arrive in time.
 
-        An interruption comes before the bytes are taken or when they are in the list, but loses nothing.
+        An interruption comes before the bytes are read or once they are in the list, so none are lost.
         """
 
     def is_readable(self) -> bool:
         """Return whether bytes, or the end of the stream, can be read without waiting."""
 
     def shut_down(self) -> None:
-        """Wake the thread that reads or sends: the connection is over."""
+        """End the connection, and wake the thread that reads or sends."""
 
     def close(self) -> None: ...
 
 
 class PlainSocket:
+    """A socket without TLS."""
+
     def __init__(self, sock: socket.socket, timeout_s: float) -> None:
-        """`timeout_s`: for the network to take what is sent."""
+        """`timeout_s`: how long the network may take to accept data."""
         self._socket = sock
         self._sending = threading.Lock()
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
-        # How long a read waits now, as the system knows; 0: for ever.
+        # The timeout of a read that is set on the socket, in seconds; 0 for none.
         self._limit_s = 0.0
         sock.settimeout(None)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, pack_timeout(timeout_s))
 
     def send(self, data: bytes) -> None:
         try:
@@ -57,10 +58,10 @@ class PlainSocket:
     def receive(self, received: list[bytes], limit_s: float | None) -> None:
         limit_s = limit_s or 0.0
         if limit_s != self._limit_s:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(limit_s))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack_timeout(limit_s))
             self._limit_s = limit_s
         try:
-            received.extend(map(self._socket.recv, _ONE_READ))
+            received.extend(map(self._socket.recv, ONE_READ))
         except BlockingIOError:
             raise TimeoutError from None
 
@@ -68,13 +69,15 @@ class PlainSocket:
         return bool(self._poll.poll(0))
 
     def shut_down(self) -> None:
-        _shut_down(self._socket)
+        shut_down(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.close()
 
 
 class TlsSocket:
+    """A socket with TLS."""
+
     def __init__(self, sock: ssl.SSLSocket, timeout_s: float) -> None:
         self._socket = sock
         self._timeout_s = timeout_s
@@ -100,7 +103,7 @@ class TlsSocket:
         while True:
             try:
                 with self._using:
-                    received.extend(map(self._socket.recv, _ONE_READ))
+                    received.extend(map(self._socket.recv, ONE_READ))
                     return
             except ssl.SSLWantReadError:
                 _wait(self._reading, limit_s)
@@ -111,30 +114,17 @@ class TlsSocket:
         return bool(self._socket.pending() or self._reading.poll(0))
 
     def shut_down(self) -> None:
-        _shut_down(self._socket)
+        shut_down(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.close()
 
 
 def byte_socket(sock: socket.socket, timeout_s: float) -> ByteSocket:
+    """Return the byte socket for a socket."""
     return TlsSocket(sock, timeout_s) if isinstance(sock, ssl.SSLSocket) else PlainSocket(sock, timeout_s)
 
 
 def _wait(poll: select.poll, limit_s: float | None) -> None:
     if not poll.poll(None if limit_s is None else limit_s * 1_000):
         raise TimeoutError
-
-
-def _shut_down(sock: socket.socket) -> None:
-    with suppress(OSError):  # it is no longer connected, or closed
-        # Not the method of a TLS socket, which would take the connection from under the thread that reads it.
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-
-def _timeval(seconds: float) -> bytes:
-    whole = int(seconds)
-    # Zero would mean for ever.
-    micros = max(int((seconds - whole) * 1_000_000), 0 if whole or not seconds else 1)
-    packed: Any = struct.pack("@ll", whole, micros)
-    return bytes(packed)

@@ -1,15 +1,15 @@
-"""Calls to a server over the framed protocol: one try each."""
+"""Calls to a server over the framed protocol. Each try opens one call on a connection."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
 
-from holdfast.client.framed.answer import ERROR, ITEM, Answer, Calling, OpenCall
-from holdfast.client.framed.greeting import Greeting
-from holdfast.client.framed.links import FramedClientConnections
+from holdfast.client.framed.connections import FramedClientConnections
+from holdfast.client.framed.handshake import Handshake
+from holdfast.client.framed.open_call import ERROR, ITEM, CallPool, OpenCall, ResponseFrame
 from holdfast.client.framed.sockets import make_socket_pool
-from holdfast.client.remote.calls import GONE_S, LEAVE_S, Calls
+from holdfast.client.remote.calls import CANCEL_S, CANCEL_WAIT_S, Calls
 from holdfast.client.remote.lost import Lost
 from holdfast.client.remote.settings import RemoteSettings
 from holdfast.client.remote.tasks import LoopTasks, ThreadTasks
@@ -17,50 +17,54 @@ from holdfast.client.remote.tries import Failure, Tries
 from holdfast.model.errors import HoldfastError, PayloadTooLarge, RateLimited, StoreUnavailable
 from holdfast.wire.framed.greetings import read_error
 
-# Calls up to this size are taken by every server. Before a larger one is sent, its server has to say what it takes.
+# Every server accepts calls up to this size. For a larger call, the client first waits for the server's limit.
 _TAKEN_BYTES = 64 << 10
-# Kind and call, which the length of a frame counts.
+# The kind and the call number, which the length of a frame includes.
 _HEAD_BYTES = 5
 
-Heard = Callable[[Answer], Awaitable[None]]
+OnLate = Callable[[ResponseFrame], Awaitable[None]]
 
 
 class FramedRequest(msgspec.Struct):
+    """A request, and how its call is made."""
+
     # The body of a CALL frame.
     body: bytes
     is_repeatable: bool = True
-    # Answered when it is done, however long that takes.
+    # The server responds when the operation is done, however long that takes.
     is_long: bool = False
-    # On top of the timeout.
+    # Added to the timeout; None waits for ever.
     wait_ms: int | None = 0
     is_stream: bool = False
-    # Several callers' messages in one: told to slow down, each asks for itself.
+    # The messages of several callers. If it is rate limited, each caller sends its own request.
     is_shared: bool = False
     is_last: bool = False
-    # Given the answers that came after the caller had left.
-    heard_late: Heard | None = None
-    # The call of a stream that has begun.
+    # Called with each response frame that came after the caller was cancelled.
+    on_late: OnLate | None = None
+    # The call of an open stream.
     call: OpenCall | None = None
 
 
-class FramedCalls(Calls[FramedRequest, Answer]):
-    def __init__(self, url: str, settings: RemoteSettings, *, in_threads: bool, is_upgrade: bool) -> None:
-        """`in_threads`: calls are made by the calling threads, and never suspend. Else they are the running loop's.
+class FramedCalls(Calls[FramedRequest, ResponseFrame]):
+    """The calls of one client over the framed protocol."""
 
-        `is_upgrade`: the address in the settings is that of the HTTP port.
+    def __init__(self, url: str, settings: RemoteSettings, *, in_threads: bool, is_upgrade: bool) -> None:
+        """`in_threads`: calls run in the calling threads and never suspend. Otherwise they run on the running loop.
+
+        `is_upgrade`: the address in the settings is that of the HTTP port, which is upgraded to frames.
         """
         self._in_threads = in_threads
-        self._greeting = Greeting(settings, is_upgrade=is_upgrade)
+        self._handshake = Handshake(settings, is_upgrade=is_upgrade)
         super().__init__(url, settings, ThreadTasks if in_threads else LoopTasks)
 
     def begin(self) -> None:
         super().begin()
         settings = self.settings
-        self.connections: Calling
+        self.connections: CallPool
         if self._in_threads:
-            self.connections = make_socket_pool(settings.address, settings.tls, settings.pool, self._greeting)
+            self.connections = make_socket_pool(settings.address, settings.tls, settings.pool, self._handshake)
         else:
-            self.connections = FramedClientConnections(settings.address, settings.tls, self._greeting)
+            self.connections = FramedClientConnections(settings.address, settings.tls, self._handshake)
 
     def forked(self) -> None:
         self._inherited.append(self.connections)
@@ -68,13 +72,13 @@ class FramedCalls(Calls[FramedRequest, Answer]):
 
     # --- A call ----------------------------------------------------------------------------------------------------
 
-    def error_in(self, answer: Answer) -> HoldfastError | None:
-        return read_error(answer[1]) if answer[0] == ERROR else None
+    def error_in(self, response: ResponseFrame) -> HoldfastError | None:
+        return read_error(response[1]) if response[0] == ERROR else None
 
-    def failure_in(self, request: FramedRequest, answer: Answer, tries: Callable[[], Tries]) -> Failure | None:
-        if answer[0] != ERROR:
+    def failure_in(self, request: FramedRequest, response: ResponseFrame, tries: Callable[[], Tries]) -> Failure | None:
+        if response[0] != ERROR:
             return None
-        return self.refusal(read_error(answer[1]), tries, is_shared=request.is_shared)
+        return self.refusal(read_error(response[1]), tries, is_shared=request.is_shared)
 
     def refusal(
         self,
@@ -84,75 +88,75 @@ class FramedCalls(Calls[FramedRequest, Answer]):
         is_shared: bool = False,
         repeats_undone: bool = True,
     ) -> Failure | None:
-        """Return None for a refusal that another try would not change."""
+        """Return the failure of a refused try, or None if another try would have the same response."""
         if not isinstance(error, RateLimited | StoreUnavailable):
             return None
         if is_shared and isinstance(error, RateLimited):
-            return None  # waiting is each caller's own
-        self._standing.was_answered = True
+            return None  # each caller of a shared request waits by itself
+        self._retry_state.has_responded = True
         wait_ms = error.facts.get("retry_after_ms")
-        return tries().refused(
+        return tries().record_refusal(
             error,
             at_least_ms=wait_ms if isinstance(wait_ms, int) else None,
             is_undone=isinstance(error, RateLimited) or error.facts.get("closing") is True,
             repeats_undone=repeats_undone,
         )
 
-    async def attempt(self, request: FramedRequest) -> Answer:
+    async def try_once(self, request: FramedRequest) -> ResponseFrame:
         wait_ms = request.wait_ms
         is_long = wait_ms != 0 or request.is_long or request.is_stream
         limit_s = None if request.is_long or wait_ms is None else self.timeout_s + wait_ms / 1_000
         call: OpenCall = await self.connections.take(is_long=is_long, timeout_s=self.timeout_s)
-        if request.heard_late is not None:
-            return await self._attempt_leaving(request, call, limit_s, request.heard_late, is_long=is_long)
+        if request.on_late is not None:
+            return await self._try_cancellable(request, call, limit_s, request.on_late, is_long=is_long)
         try:
             if len(request.body) > _TAKEN_BYTES:
                 await self._check_size(call, len(request.body))
-            return await call.ask(request.body, limit_s)
+            return await call.request(request.body, limit_s)
         finally:
             self.connections.put_back(call, is_long=is_long)
 
-    async def _attempt_leaving(
-        self, request: FramedRequest, call: OpenCall, limit_s: float | None, heard: Heard, *, is_long: bool
-    ) -> Answer:
-        """Make a try of a call that may be left: what is in its answer then is given back."""
+    async def _try_cancellable(
+        self, request: FramedRequest, call: OpenCall, limit_s: float | None, on_late: OnLate, *, is_long: bool
+    ) -> ResponseFrame:
+        """Make one try of a call whose late response is given back if the caller is cancelled."""
         is_kept = False
-        self.hold(call, partial(self._hear_out, call, heard))
+        self.track(call, partial(self._read_late, call, on_late))
         try:
-            answer = await call.ask(request.body, limit_s)
-            if request.is_stream and answer[0] == ITEM:
+            response = await call.request(request.body, limit_s)
+            if request.is_stream and response[0] == ITEM:
                 is_kept = True
                 request.call = call
-            return answer
+            return response
         except Lost as lost:
             if lost.is_timeout:
-                call.give_up(lambda answer: self.spawn(_hear(heard, answer)))
+                call.abandon(lambda response: self.spawn(_receive_response(on_late, response)))
             raise
         except BaseException:  # cancelled, or interrupted
             is_kept = True
-            self.connections.let_go(call, is_long=is_long)
-            if self.release(call) is not None:
-                # A claim that is left ends when the server has let go of it, as it would embedded; without an answer,
-                # soon.
-                await self.tasks.see_off(self._hear_out(call, heard), GONE_S)
+            self.connections.detach(call, is_long=is_long)
+            if self.untrack(call) is not None:
+                # A cancelled claim ends once the server has released it, as an embedded claim does. Without a response
+                # it ends after CANCEL_WAIT_S.
+                await self.tasks.spawn_and_wait(self._read_late(call, on_late), CANCEL_WAIT_S)
             raise
         finally:
-            self.release(call)
+            self.untrack(call)
             if not is_kept:
                 self.connections.put_back(call, is_long=is_long)
 
-    async def _hear_out(self, call: OpenCall, heard: Heard) -> None:
-        for answer in await call.leave(LEAVE_S):
-            if answer[0] != ERROR:
-                await heard(answer)
-        call.give_up(lambda answer: self.spawn(_hear(heard, answer)))
+    async def _read_late(self, call: OpenCall, on_late: OnLate) -> None:
+        for response in await call.cancel_and_drain(CANCEL_S):
+            if response[0] != ERROR:
+                await on_late(response)
+        call.abandon(lambda response: self.spawn(_receive_response(on_late, response)))
 
     async def _check_size(self, call: OpenCall, size: int) -> None:
-        server = await call.server(self.timeout_s)
+        server = await call.server_hello(self.timeout_s)
         if size + _HEAD_BYTES > server.max_frame_bytes:
             raise PayloadTooLarge(
-                f"the call is {size} bytes, and {self.url} takes at most {server.max_frame_bytes} in one: send fewer "
-                "messages at a time, or read a large payload from a file by `queue.upload`",
+                f"the call has {size} bytes; {self.url} accepts at most {server.max_frame_bytes} in one: send fewer "
+                "messages at a time, or send a large payload with `queue.upload`",
                 bytes=size,
                 max_bytes=server.max_frame_bytes,
             )
@@ -160,17 +164,17 @@ class FramedCalls(Calls[FramedRequest, Answer]):
     # --- Streams ---------------------------------------------------------------------------------------------------
 
     def end_stream(self, call: OpenCall) -> None:
-        """Leave it now, unless closing has seen to that."""
-        self.connections.let_go(call, is_long=True)
-        leave = self.release(call)
-        if leave is not None and not self.is_closed:
-            self.spawn(leave())
+        """Cancel a stream now, unless `close` does."""
+        self.connections.detach(call, is_long=True)
+        cancel = self.untrack(call)
+        if cancel is not None and not self.is_closed:
+            self.spawn(cancel())
 
     async def reach(self, limit_s: float) -> None:
-        """Connect, and wait for the server's hello. Raise `Lost`."""
+        """Connect, and wait for the hello of the server. Raise `Lost`."""
         call: OpenCall = await self.connections.take(is_long=True, timeout_s=limit_s)
         try:
-            await call.server(limit_s)
+            await call.server_hello(limit_s)
         finally:
             self.connections.put_back(call, is_long=True)
 
@@ -178,5 +182,5 @@ class FramedCalls(Calls[FramedRequest, Answer]):
         self.connections.close()
 
 
-async def _hear(heard: Heard, answer: Answer) -> None:
-    await heard(answer)
+async def _receive_response(on_late: OnLate, response: ResponseFrame) -> None:
+    await on_late(response)

@@ -1,4 +1,4 @@
-"""The protocol that a program uses with a server of which it has the HTTP URL: frames where they get through."""
+"""The choice of a protocol for a server with an HTTP URL: the framed protocol where it gets through, else HTTP."""
 
 import logging
 from collections.abc import Mapping
@@ -20,23 +20,29 @@ from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailab
 _log = logging.getLogger("holdfast")
 
 _HEALTH = "/healthz"
-# For the server to say what it offers, and for each way that it offers to prove open.
+# How long the server may take to describe its protocols, and each of its endpoints to accept a connection.
 _ASK_MS = 5_000
 _REACH_S = 2.0
 
 
 class Protocol(StrEnum):
+    """The protocol that a worker is asked to use."""
+
     AUTO = "auto"
     HTTP = "http"
     FRAMED = "framed"
 
 
 class _Offer(msgspec.Struct):
+    """The fields of the health check that describe the framed protocol."""
+
     framed_port: int | None = None
     framed_upgrade: bool = False
 
 
-class _Way(msgspec.Struct):
+class _Endpoint(msgspec.Struct):
+    """An address at which the server offers the framed protocol."""
+
     url: str
     settings: RemoteSettings
     is_upgrade: bool
@@ -46,17 +52,18 @@ _offer = msgspec.json.Decoder(_Offer)
 
 
 def parse_protocol(given: object) -> Protocol:
+    """Return the protocol. Raise `InvalidArgument` for an unknown one."""
     try:
-        return Protocol(given)  # type: ignore[arg-type]  # anything else raises
+        return Protocol(given)  # type: ignore[arg-type]  # any other value raises ValueError
     except ValueError:
-        raise InvalidArgument("protocol is 'auto', 'http' or 'framed'", field="protocol") from None
+        raise InvalidArgument("protocol must be 'auto', 'http' or 'framed'", field="protocol") from None
 
 
 def open_chosen_on_loop(url: str, settings: Mapping[str, Any], protocol: Protocol) -> AsyncHoldfast:
-    """Open the server at an HTTP URL for the running loop, over the protocol that is found when it is entered.
+    """Return a client for the running loop; entering it chooses the protocol and connects.
 
-    Entering raises `StoreUnavailable` if the server cannot be reached, or if frames were asked for and do not get
-    through. With `AUTO` HTTP is used then.
+    Entering raises `StoreUnavailable` if the server cannot be reached, or if `FRAMED` was given and frames do not get
+    through. With `AUTO`, HTTP is used in that case.
     """
     parsed = parse_settings(url, settings)
 
@@ -64,13 +71,15 @@ def open_chosen_on_loop(url: str, settings: Mapping[str, Any], protocol: Protoco
         if protocol is Protocol.HTTP:
             return HttpTransport(parsed)
         reasons: list[str] = []
-        for way in await _offered(parsed, reasons):
+        for endpoint in await _find_endpoints(parsed, reasons):
             try:
-                transport = await FramedTransport.reach(way.url, way.settings, _REACH_S, is_upgrade=way.is_upgrade)
+                transport = await FramedTransport.reach(
+                    endpoint.url, endpoint.settings, _REACH_S, is_upgrade=endpoint.is_upgrade
+                )
             except Lost as lost:
-                reasons.append(f"{way.url} cannot be reached by frames: {lost.reason}")
+                reasons.append(f"{endpoint.url} does not accept the framed protocol: {lost.reason}")
             else:
-                _log.info("using the framed protocol with %s", way.url)
+                _log.info("using the framed protocol with %s", endpoint.url)
                 return transport
         reason = "; ".join(reasons)
         if protocol is Protocol.FRAMED:
@@ -78,15 +87,15 @@ def open_chosen_on_loop(url: str, settings: Mapping[str, Any], protocol: Protoco
         _log.info("using HTTP with %s: %s", parsed.address.url, reason)
         return HttpTransport(parsed)
 
-    return AsyncHoldfast(connect)
+    return AsyncHoldfast(connect, parsed.address.url)
 
 
-async def _offered(settings: RemoteSettings, reasons: list[str]) -> list[_Way]:
-    """Return the ways that the server offers, the best first. Raise `StoreUnavailable` if it cannot be reached."""
+async def _find_endpoints(settings: RemoteSettings, reasons: list[str]) -> list[_Endpoint]:
+    """Return the endpoints of the framed protocol, best first. Raise `StoreUnavailable` without a server."""
     address = settings.address
     calls = HttpCalls(replace(settings, retries=0, timeout_ms=min(settings.timeout_ms, _ASK_MS)))
     try:
-        offer = _offer.decode((await calls.ask(HttpRequest("GET", _HEALTH, []))).body)
+        offer = _offer.decode((await calls.send(HttpRequest("GET", _HEALTH, []))).body)
     except HoldfastError as error:
         if isinstance(error, StoreUnavailable) and error.facts.get("outcome") == "nothing happened":
             raise
@@ -96,13 +105,13 @@ async def _offered(settings: RemoteSettings, reasons: list[str]) -> list[_Way]:
         offer = _Offer()
     finally:
         await calls.close()
-    ways = []
+    endpoints = []
     if offer.framed_port is not None:
         own = replace(address, port=offer.framed_port, prefix="")
         own = replace(own, url=f"{'holdfasts' if own.is_tls else 'holdfast'}://{own.authority}")
-        ways.append(_Way(own.url, replace(settings, address=own), is_upgrade=False))
+        endpoints.append(_Endpoint(own.url, replace(settings, address=own), is_upgrade=False))
     if offer.framed_upgrade:
-        ways.append(_Way(address.url, settings, is_upgrade=True))
-    if not ways:
-        reasons.append("the server offers no framed protocol")
-    return ways
+        endpoints.append(_Endpoint(address.url, settings, is_upgrade=True))
+    if not endpoints:
+        reasons.append("the server does not offer the framed protocol")
+    return endpoints

@@ -1,12 +1,12 @@
-"""Requests and answers as frames: nothing is decided here."""
+"""The codec of the framed protocol."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from holdfast.client.framed.answer import Answer
 from holdfast.client.framed.calls import FramedCalls, FramedRequest
+from holdfast.client.framed.open_call import ResponseFrame
 from holdfast.client.framed.uploads import FramedUpload
-from holdfast.client.http.failures import strange_answer
+from holdfast.client.http.failures import unexpected_response
 from holdfast.model.answers import Delivery, Enqueued, Exchanged, PayloadPart, Result
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
@@ -28,10 +28,12 @@ T = TypeVar("T")
 
 
 class FramedCodec:
-    riding = frozenset(Settle)
+    """The codec of a client over the framed protocol."""
+
+    verdicts_on_claim = frozenset(Settle)
     mixes_verdicts = True
-    longest_wait_ms = MAX_MS
-    most_shared_bytes = 64 << 10
+    max_wait_ms = MAX_MS
+    max_shared_bytes = 64 << 10
 
     def __init__(self, calls: FramedCalls) -> None:
         self._calls = calls
@@ -39,15 +41,15 @@ class FramedCodec:
     # --- Enqueue ---------------------------------------------------------------------------------------------------
 
     def enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool) -> FramedRequest:
-        # Only messages that all have keys may be sent again.
+        # A request may be sent again only if all its messages have keys.
         is_repeatable = all(draft.key is not None for draft in drafts)
         return FramedRequest(write_enqueue(ref, drafts), is_repeatable=is_repeatable, is_shared=is_shared)
 
-    def enqueued(self, answer: Answer) -> list[Enqueued]:
-        return self._read(read_enqueued, answer)
+    def enqueued(self, response: ResponseFrame) -> list[Enqueued]:
+        return self._read(read_enqueued, response)
 
     def upload(self, ref: QueueRef, draft: Draft, size: int | None) -> FramedUpload:
-        """Refused as soon as it is too large, whatever its size was said to be."""
+        """Return an upload. The server refuses it as soon as it is too large, so its size is not needed."""
         return FramedUpload(self._calls, ref, draft)
 
     # --- Claims ----------------------------------------------------------------------------------------------------
@@ -58,37 +60,37 @@ class FramedCodec:
         ask: ClaimRequest,
         wait_ms: int | None,
         verdicts: list[Verdict],
-        heard_late: Callable[[Answer], Awaitable[None]],
+        on_late: Callable[[ResponseFrame], Awaitable[None]],
     ) -> FramedRequest:
         body = write_exchange(ref, ask, verdicts, wait_ms) if verdicts else write_claim(ref, ask, wait_ms)
-        return FramedRequest(body, wait_ms=wait_ms, heard_late=heard_late)
+        return FramedRequest(body, wait_ms=wait_ms, on_late=on_late)
 
-    def claimed(self, answer: Answer, verdicts: list[Verdict]) -> Exchanged:
-        exchanged = self._read(read_claimed, answer)
+    def claimed(self, response: ResponseFrame, verdicts: list[Verdict]) -> Exchanged:
+        exchanged = self._read(read_claimed, response)
         if len(exchanged.results) != len(verdicts):
-            raise strange_answer(self._calls.url)
+            raise unexpected_response(self._calls.url)
         return exchanged
 
-    def deliveries(self, answer: Answer) -> list[Delivery]:
-        return self._read(read_claimed, answer).deliveries
+    def deliveries(self, response: ResponseFrame) -> list[Delivery]:
+        return self._read(read_claimed, response).deliveries
 
     def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> FramedRequest:
         return FramedRequest(write_read_part(ref, receipt, offset, limit))
 
-    def part(self, answer: Answer) -> PayloadPart:
-        return self._read(read_part, answer)
+    def part(self, response: ResponseFrame) -> PayloadPart:
+        return self._read(read_part, response)
 
     # --- Verdicts --------------------------------------------------------------------------------------------------
 
     def settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool) -> FramedRequest:
         return FramedRequest(write_settle(ref, verdicts), is_last=is_last)
 
-    def settled(self, answer: Answer, verdicts: list[Verdict]) -> list[Result]:
-        if (error := self._calls.error_in(answer)) is not None:
+    def settled(self, response: ResponseFrame, verdicts: list[Verdict]) -> list[Result]:
+        if (error := self._calls.error_in(response)) is not None:
             raise error
-        results = self._read(read_results, answer)
+        results = self._read(read_results, response)
         if len(results) != len(verdicts):
-            raise strange_answer(self._calls.url)
+            raise unexpected_response(self._calls.url)
         return results
 
     # --- Other operations: by name ---------------------------------------------------------------------------------
@@ -96,11 +98,11 @@ class FramedCodec:
     def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> FramedRequest:
         return FramedRequest(write_named(operation, ref, request), is_long=operation.is_long)
 
-    def operated(self, operation: Operation[Any, Any], request: Any, answer: Answer) -> Any:
-        return self._read(NAMED[operation.name].read_answer, answer)
+    def operated(self, operation: Operation[Any, Any], request: Any, response: ResponseFrame) -> Any:
+        return self._read(NAMED[operation.name].read_answer, response)
 
-    def _read(self, read: Callable[[bytes], T], answer: Answer) -> T:
+    def _read(self, read: Callable[[bytes], T], response: ResponseFrame) -> T:
         try:
-            return read(answer[1])
-        except ValueError:  # msgspec's errors, and bytes that are no text
-            raise strange_answer(self._calls.url) from None
+            return read(response[1])
+        except ValueError:  # msgspec's errors, and bytes that are not UTF-8
+            raise unexpected_response(self._calls.url) from None

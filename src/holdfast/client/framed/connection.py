@@ -1,103 +1,106 @@
-"""One connection on an event loop. It carries any number of calls at once, answered in any order."""
+"""One connection on an event loop, which carries any number of calls at once and gets responses in any order."""
 
 import asyncio
 import select
 from collections.abc import Callable, Collection
 from typing import Final, cast
 
-from holdfast.client.framed.answer import ERROR, KEEPALIVE_S, LONGEST_FRAME, RESULT, SILENCES
-from holdfast.client.framed.call import LoopOpenCall
-from holdfast.client.framed.greeting import Greeting, Known, check_first, read_upgrade
-from holdfast.client.framed.time_limits import TimeLimits
-from holdfast.client.remote.lost import Lost, Reused
+from holdfast.client.framed.handshake import Handshake, HandshakeState, check_first, read_upgrade
+from holdfast.client.framed.loop_call import LoopOpenCall, TimeLimits
+from holdfast.client.framed.open_call import ERROR, KEEPALIVE_S, LONGEST_FRAME, MAX_SILENT_INTERVALS, RESULT
+from holdfast.client.remote.lost import Lost, LostOnReuse
 from holdfast.wire.framed.frames import CONNECTION, FrameKind, FrameReader, write_frame
 from holdfast.wire.framed.greetings import ServerHello, read_error, read_server_hello
 
 _LAST_NUMBER: Final = 0xFFFF_FFFF
 _FINAL: Final = (RESULT, ERROR)
-# A connection that carries more calls than this, and was heard so lately, is there.
+# A connection with more open calls than this, which received a byte within _QUIET_S, is known to be alive.
 _BUSY: Final = 4
 _QUIET_S: Final = 0.001
 
 
 class FramedClientConnection(asyncio.Protocol):
-    def __init__(self, greeting: Greeting, over: Callable[["FramedClientConnection"], None]) -> None:
-        """`over` is called when it has ended."""
+    """A connection on an event loop."""
+
+    def __init__(self, handshake: Handshake, over: Callable[["FramedClientConnection"], None]) -> None:
+        """`over` is called once the connection has ended."""
         self.loop = asyncio.get_running_loop()
-        self._greeting = greeting
+        self._handshake = handshake
         self._over = over
-        self._known = Known()
+        self._handshake_state = HandshakeState()
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(LONGEST_FRAME)
         # Open calls by their number.
         self._calls: dict[int, LoopOpenCall] = {}
         self._last = 0
-        # Frames of this turn of the loop, which leave together.
+        # Frames written in this pass of the loop, which are sent together.
         self._out: list[bytes] = []
         self._room: asyncio.Future[None] | None = None
-        # The answer to the upgrade, until it is whole; None once frames are spoken.
-        self._head: bytes | None = b"" if greeting.upgrade else None
+        # The head of the response to the upgrade while it is incomplete; None once the connection carries frames.
+        self._head: bytes | None = b"" if handshake.upgrade else None
         self._poll: select.poll | None = None
         self._is_ready: asyncio.Future[None] = self.loop.create_future()
         self._hello: asyncio.Future[ServerHello] | None = None
-        self._said: ServerHello | None = None
+        self._server_hello: ServerHello | None = None
         self._is_going_away = False
-        # None while it is open.
+        # Why the connection ended; None while it is open.
         self._end: Lost | None = None
-        self.heard_at = 0.0
+        self.received_at = 0.0
         self.limits = TimeLimits(self)
         self._keepalive_timer: asyncio.TimerHandle | None = None
         self._pinged_at: float | None = None
 
     @property
     def is_usable(self) -> bool:
-        """Return whether a call can be opened on this connection."""
+        """True if a call can be opened on this connection."""
         return (
             self._end is None and not self._is_going_away and not cast(asyncio.Transport, self._transport).is_closing()
         )
 
     @property
     def calls(self) -> Collection[LoopOpenCall]:
-        """The calls that are open."""
+        """The open calls."""
         return self._calls.values()
 
     @property
-    def under_way(self) -> int:
+    def open_calls(self) -> int:
         return len(self._calls)
 
     @property
-    def most_calls(self) -> int | None:
-        """How many calls the server lets be open at once, once it has said so."""
-        return None if self._said is None else self._said.max_calls
+    def max_calls(self) -> int | None:
+        """The number of calls that the server allows to be open at once; None before its hello."""
+        return None if self._server_hello is None else self._server_hello.max_calls
 
     def has_unread(self) -> bool:
-        """Return whether a connection that was quiet has something to say, its end perhaps, that nobody has heard."""
-        if self._poll is None or (len(self._calls) > _BUSY and self.loop.time() - self.heard_at < _QUIET_S):
+        """Return whether an idle connection has unread bytes, which may mean that it has ended."""
+        if self._poll is None or (len(self._calls) > _BUSY and self.loop.time() - self.received_at < _QUIET_S):
             return False
         return bool(self._poll.poll(0))
 
     async def ready(self) -> None:
-        """Wait until frames can be sent. Raise `Lost`."""
+        """Wait until the connection carries frames. Raise `Lost`."""
         await asyncio.shield(self._is_ready)
 
-    async def greeted(self, limit_s: float, *, was_sent: bool) -> ServerHello:
-        if self._said is not None:
-            return self._said
+    async def server_hello(self, limit_s: float, *, was_sent: bool) -> ServerHello:
+        """Return the hello of the server, waiting for it if necessary. Raise `Lost`."""
+        if self._server_hello is not None:
+            return self._server_hello
         if self._end is not None:
             raise self._end
-        if not self._known.is_greeted:
-            self.write(self._greeting.due(self._known))
+        if not self._handshake_state.is_greeted:
+            self.write(self._handshake.due(self._handshake_state))
         if self._hello is None:
             self._hello = self.loop.create_future()
         try:
             async with asyncio.timeout(limit_s):
                 return await asyncio.shield(self._hello)
         except TimeoutError:
-            raise Lost(f"no answer within {limit_s:g} s", was_sent=was_sent, is_timeout=True) from None
+            raise Lost(f"no response within {limit_s:g} s", was_sent=was_sent, is_timeout=True) from None
 
     # --- Calls -----------------------------------------------------------------------------------------------------
 
     def open(self, call: LoopOpenCall, body: bytes) -> None:
+        """Send a call with the next free number. Raise `Lost`."""
         if not self.is_usable:
             raise Lost("the connection is closed" if self._end is None else self._end.reason, was_sent=False)
         calls, number = self._calls, self._last
@@ -106,14 +109,18 @@ class FramedClientConnection(asyncio.Protocol):
             if number not in calls:
                 break
         self._last = call.number = number
-        hello = b"" if self._known.is_greeted and not self._greeting.is_renewed else self._greeting.due(self._known)
+        hello = (
+            b""
+            if self._handshake_state.is_greeted and not self._handshake.is_renewed
+            else self._handshake.due(self._handshake_state)
+        )
         call.is_over = False
         calls[number] = call
         frame = write_frame(FrameKind.CALL, number, body)
         self.write(hello + frame if hello else frame)
 
     def write(self, data: bytes) -> None:
-        """Send what is given; together with the rest of this turn where several calls are under way."""
+        """Send bytes. With several open calls, they are sent together with the others of this pass of the loop."""
         if self._end is not None:
             return
         if self._out:
@@ -130,23 +137,23 @@ class FramedClientConnection(asyncio.Protocol):
             cast(asyncio.Transport, self._transport).write(data)
 
     async def drained(self) -> None:
-        """Wait until the network has taken most of what was written."""
+        """Wait until the network has accepted most of the written bytes."""
         if self._room is not None:
             await asyncio.shield(self._room)
 
     def close(self, reason: str = "the connection was closed") -> None:
         self._lose(reason)
 
-    # --- Silence ---------------------------------------------------------------------------------------------------
+    # --- Keepalive -------------------------------------------------------------------------------------------------
 
     def _keep_alive(self) -> None:
-        keepalive_s = KEEPALIVE_S if self._said is None else self._said.keepalive_ms / 1_000
+        keepalive_s = KEEPALIVE_S if self._server_hello is None else self._server_hello.keepalive_ms / 1_000
         now = self.loop.time()
-        if self._pinged_at is None and now - self.heard_at >= keepalive_s:
+        if self._pinged_at is None and now - self.received_at >= keepalive_s:
             self._pinged_at = now
             self.write(write_frame(FrameKind.PING, CONNECTION))
-        elif self._pinged_at is not None and now - self._pinged_at >= keepalive_s * (SILENCES - 1):
-            self._lose("the server is silent")
+        elif self._pinged_at is not None and now - self._pinged_at >= keepalive_s * (MAX_SILENT_INTERVALS - 1):
+            self._lose("the server sent no byte during its keepalive time")
             return
         self._schedule_keepalive(keepalive_s / 2)
 
@@ -159,7 +166,7 @@ class FramedClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.heard_at = self.loop.time()
+        self.received_at = self.loop.time()
         sock = transport.get_extra_info("socket")
         if sock is not None and hasattr(select, "poll"):
             self._poll = select.poll()
@@ -168,15 +175,15 @@ class FramedClientConnection(asyncio.Protocol):
         if self._head is None:
             self._is_ready.set_result(None)
         else:
-            self._transport.write(self._greeting.upgrade)
+            self._transport.write(self._handshake.upgrade)
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = self.loop.time()
+        self.received_at = self.loop.time()
         self._pinged_at = None
         try:
-            if self._said is None:
-                data = self._first(data)
-            self._take(data)
+            if self._server_hello is None:
+                data = self._read_first(data)
+            self._handle_frames(data)
         except Lost as lost:
             self._lose(lost.reason, was_sent=lost.was_sent)
 
@@ -192,10 +199,10 @@ class FramedClientConnection(asyncio.Protocol):
         self._lose("the connection was closed" if error is None else f"the connection broke: {error}")
         self._over(self)
 
-    # --- What came -------------------------------------------------------------------------------------------------
+    # --- Received bytes ----------------------------------------------------------------------------------------------
 
-    def _first(self, data: bytes) -> bytes:
-        """Return the bytes of frames among the first that came."""
+    def _read_first(self, data: bytes) -> bytes:
+        """Return the frames among the first bytes, after the response to the upgrade."""
         if self._head is not None:
             self._head += data
             rest = read_upgrade(self._head)
@@ -208,37 +215,37 @@ class FramedClientConnection(asyncio.Protocol):
             check_first(data)
         return data
 
-    def _take(self, data: bytes) -> None:
+    def _handle_frames(self, data: bytes) -> None:
         calls, reader = self._calls, self._reader
         for kind, number, body in reader.feed(data):
             call = calls.get(number)
             if call is None:
                 if number == CONNECTION:
-                    self._take_own(kind, body)
+                    self._handle_own(kind, body)
             elif kind in _FINAL:
                 del calls[number]
                 call.is_over = True
-                call.arrived(kind, body)
+                call.add_frame(kind, body)
             else:
-                call.arrived(kind, body)
+                call.add_frame(kind, body)
         if reader.failure is not None:
             raise Lost(reader.failure, was_sent=True)
 
-    def _take_own(self, kind: int, body: bytes) -> None:
-        """Take a frame of the connection itself. Kinds that later servers send are ignored."""
+    def _handle_own(self, kind: int, body: bytes) -> None:
+        """Handle a frame of the connection itself. Unknown kinds, which later servers may send, are ignored."""
         match kind:
             case FrameKind.HELLO:
                 try:
-                    self._said = read_server_hello(body)
+                    self._server_hello = read_server_hello(body)
                 except ValueError as error:
-                    raise Lost(f"its hello is not understood: {error}", was_sent=False) from None
-                self._schedule_keepalive(self._said.keepalive_ms / 1_000)
+                    raise Lost(f"the server sent a malformed hello: {error}", was_sent=False) from None
+                self._schedule_keepalive(self._server_hello.keepalive_ms / 1_000)
                 if self._hello is not None and not self._hello.done():
-                    self._hello.set_result(self._said)
+                    self._hello.set_result(self._server_hello)
             case FrameKind.PING:
                 self.write(write_frame(FrameKind.PONG, CONNECTION, body))
             case FrameKind.ERROR:
-                raise Lost(read_error(body).message, was_sent=self._said is not None)
+                raise Lost(read_error(body).message, was_sent=self._server_hello is not None)
             case FrameKind.GOING_AWAY:
                 self._is_going_away = True
 
@@ -248,12 +255,12 @@ class FramedClientConnection(asyncio.Protocol):
         self._end = Lost(reason, was_sent=was_sent)
         calls, self._calls = self._calls, {}
         for call in calls.values():
-            is_reused = self._said is not None and self.heard_at <= call.sent_at
-            call.lose((Reused if is_reused else Lost)(reason, was_sent=was_sent))
+            is_reused = self._server_hello is not None and self.received_at <= call.sent_at
+            call.lose((LostOnReuse if is_reused else Lost)(reason, was_sent=was_sent))
         for waiting in (self._is_ready, self._hello):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(Lost(reason, was_sent=False))
-                waiting.exception()  # heard, if nobody waits for it
+                waiting.exception()  # retrieved, because perhaps no caller waits for it
         self.limits.end()
         if self._keepalive_timer is not None:
             self._keepalive_timer.cancel()

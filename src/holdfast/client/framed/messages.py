@@ -1,12 +1,12 @@
-"""Messages over frames: as over every wire, but for subscriptions, which the server sends, and large payloads."""
+"""The calls on messages over frames: large payloads go in parts, and the server sends deliveries by itself."""
 
 from collections.abc import AsyncIterator
 
 from msgspec.structs import replace
 
-from holdfast.client.framed.answer import Answer
 from holdfast.client.framed.calls import FramedCalls, FramedRequest
 from holdfast.client.framed.codec import FramedCodec
+from holdfast.client.framed.open_call import ResponseFrame
 from holdfast.client.framed.streams import stream
 from holdfast.client.remote.messages import RemoteMessages
 from holdfast.client.transport import Interrupted, OperationCalls
@@ -15,11 +15,13 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 
-# Larger payloads go in parts: a frame is in the server's memory as a whole, and may be too long for it.
+# Payloads above this size go in parts, because a server holds a whole frame in memory and limits its length.
 _UPLOAD_ABOVE = 1 << 20
 
 
-class FramedMessages(RemoteMessages[FramedRequest, Answer]):
+class FramedMessages(RemoteMessages[FramedRequest, ResponseFrame]):
+    """The calls on messages over frames."""
+
     def __init__(self, calls: FramedCalls, codec: FramedCodec, operations: OperationCalls) -> None:
         super().__init__(calls, codec, operations)
         self._framed = calls
@@ -37,7 +39,7 @@ class FramedMessages(RemoteMessages[FramedRequest, Answer]):
                     await upload.write(draft.payload)
                     return await upload.enqueue()
                 except Interrupted:
-                    pass  # from its first byte; the tries of the upload are counted
+                    pass  # send again from the first byte; the upload counts its tries
         finally:
             await upload.abandon()
 

@@ -1,4 +1,4 @@
-"""The transport to a server over the framed protocol, and how it is opened."""
+"""The transport to a server over the framed protocol, and the functions that open it."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -13,17 +13,20 @@ from holdfast.client.remote.operations import RemoteOperations
 from holdfast.client.remote.settings import RemoteSettings, parse_settings
 from holdfast.client.transport import Transport
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.parsing.store_url import without_secrets
 from holdfast.runtime import run_inline
 
-# holdfasts is over TLS.
+# `holdfasts` uses TLS.
 _SCHEMES = {"holdfast": "http", "holdfasts": "https"}
 
 
 class FramedTransport:
+    """The transport to a server over the framed protocol."""
+
     def __init__(
         self, url: str, settings: RemoteSettings, *, in_threads: bool = False, is_upgrade: bool = False
     ) -> None:
-        """`is_upgrade`: the address in the settings is that of the HTTP port."""
+        """`is_upgrade`: the address in the settings is that of the HTTP port, which is upgraded to frames."""
         self._calls = calls = FramedCalls(url, settings, in_threads=in_threads, is_upgrade=is_upgrade)
         codec = FramedCodec(calls)
         operations = RemoteOperations(calls, codec)
@@ -32,7 +35,7 @@ class FramedTransport:
 
     @classmethod
     async def reach(cls, url: str, settings: RemoteSettings, limit_s: float, *, is_upgrade: bool) -> Self:
-        """Return one for the running loop that is connected. Raise `Lost` if the server says no hello in time."""
+        """Return a connected transport for the running loop. Raise `Lost` without a hello from the server in time."""
         transport = cls(url, settings, is_upgrade=is_upgrade)
         try:
             await transport._calls.reach(limit_s)
@@ -46,12 +49,12 @@ class FramedTransport:
 
 
 def open_framed_on_loop(url: str, settings: Mapping[str, Any]) -> AsyncHoldfast:
-    """Open for the running loop. No call is made yet: the server may come up later."""
+    """Open a client for the running loop. No call is made yet, so the server may start later."""
     return _open(url, parse_framed_settings(url, settings), in_threads=False)
 
 
 def open_framed(url: str, settings: Mapping[str, Any]) -> Holdfast:
-    """Open for blocking use: each call is made in the calling thread, on a socket of its own."""
+    """Open a blocking client, whose calls each run in the calling thread on a socket of their own."""
     inner = _open(url, parse_framed_settings(url, settings), in_threads=True)
     return Holdfast(inner, BlockingDriver(run_inline, lambda: None))
 
@@ -76,4 +79,4 @@ def _open(url: str, settings: RemoteSettings, *, in_threads: bool) -> AsyncHoldf
     async def connect() -> Transport:
         return FramedTransport(url, settings, in_threads=in_threads)
 
-    return AsyncHoldfast(connect)
+    return AsyncHoldfast(connect, without_secrets(url))

@@ -1,4 +1,4 @@
-"""Calls to a server over HTTP: one try each, over a connection of the pool."""
+"""Calls to a server over HTTP. Each try uses one connection of the pool."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -7,74 +7,82 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.client.http.connection import JOINED_BYTES, AnyConnection
-from holdfast.client.http.failures import UNAVAILABLE, answer_error, has_results, is_closing, retry_after_ms
+from holdfast.client.http.failures import UNAVAILABLE, error_of_response, has_results, is_closing, retry_after_ms
 from holdfast.client.http.pool import HttpPool
 from holdfast.client.http.response import HttpReply
 from holdfast.client.http.socket_pool import SocketPool
 from holdfast.client.http.sockets import HttpSocketConnection
-from holdfast.client.remote.calls import GONE_S, LEAVE_S, Calls
-from holdfast.client.remote.lost import Lost, Reused
+from holdfast.client.remote.calls import CANCEL_S, CANCEL_WAIT_S, Calls
+from holdfast.client.remote.lost import Lost, LostOnReuse
 from holdfast.client.remote.settings import RemoteSettings, check_token
 from holdfast.client.remote.tasks import LoopTasks, ThreadTasks
 from holdfast.client.remote.tries import Failure, Tries
 from holdfast.model.errors import HoldfastError, OverQuota, RateLimited
 
 JSON_TYPE = b"application/json"
-# Heads of requests that are kept ready: there are few paths, but for those with a name or an id in them.
-_MOST_HEADS = 64
+# Request heads that are cached. There are few paths, except those with a name or an id in them.
+_MAX_HEADS = 64
 
-Heard = Callable[[HttpReply], Awaitable[None]]
+OnLate = Callable[[HttpReply], Awaitable[None]]
 
 
 class HttpRequest(msgspec.Struct):
+    """A request, and how its call is made."""
+
     method: str
     path: str
     body: list[bytes]
     content_type: bytes = JSON_TYPE
-    # What the answer should be; empty: what the server gives by itself.
+    # The wanted content type; empty for the server's default.
     accept: bytes = b""
     is_repeatable: bool = True
-    # Answered when it is done, however long that takes.
+    # The server responds when the operation is done, however long that takes.
     is_long: bool = False
-    # On top of the timeout.
+    # Added to the timeout; None waits for ever.
     wait_ms: int | None = 0
     is_stream: bool = False
-    # Several callers' messages in one: told to slow down, each asks for itself.
+    # The messages of several callers. If it is rate limited, each caller sends its own request.
     is_shared: bool = False
     is_last: bool = False
-    # A 503 with results is an answer: some of the verdicts were carried out, and only the others may be sent again.
+    # A 503 with results is a response: some verdicts were carried out, and only the others may be sent again.
     has_results: bool = False
-    # Given an answer that came after the caller had left.
-    heard_late: Heard | None = None
-    # The connection of a stream that has begun.
+    # Called with a response that came after the caller was cancelled.
+    on_late: OnLate | None = None
+    # The connection of an open stream.
     connection: AnyConnection | None = None
 
 
 class AnyPool(Protocol):
-    async def take(self, *, is_long: bool, timeout_s: float, is_fresh: bool = False) -> Any:
-        """Return a connection for one call: an idle one, unless it has to be a fresh one. Raise `Lost`.
+    """The connections of a client."""
 
-        Calls that wait long do not count: however many of them there are, a verdict still finds its way.
+    async def take(self, *, is_long: bool, timeout_s: float, is_fresh: bool = False) -> Any:
+        """Return a connection for one call: an idle one, or a new one with `is_fresh`. Raise `Lost`.
+
+        Long calls do not count against the size of the pool, so that a verdict always gets a connection.
         """
 
-    def put_back(self, connection: Any, *, is_long: bool) -> None: ...
+    def put_back(self, connection: Any, *, is_long: bool) -> None:
+        """Take back a connection after its call. Close it unless it can be used again."""
 
-    def let_go(self, connection: Any, *, is_long: bool) -> None:
-        """Forget a connection whose caller left: whoever hears out its answer closes it."""
+    def detach(self, connection: Any, *, is_long: bool) -> None:
+        """Forget a connection whose caller was cancelled. The reader of its late response closes it."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close every connection."""
 
 
 class HttpCalls(Calls[HttpRequest, HttpReply]):
+    """The calls of one client over HTTP."""
+
     def __init__(self, settings: RemoteSettings, *, in_threads: bool = False) -> None:
-        """`in_threads`: calls are made by the calling threads, and never suspend. Else they are the running loop's."""
+        """`in_threads`: calls run in the calling threads and never suspend. Otherwise they run on the running loop."""
         self._make_pool: Callable[..., AnyPool] = partial(SocketPool, HttpSocketConnection) if in_threads else HttpPool
         address, token = settings.address, settings.token
         self._prefix = address.prefix
         self._host = f"Host: {address.authority}\r\nUser-Agent: holdfast\r\n".encode()
         self._has_fixed_token = not callable(token)
         self._credential = b"" if token is None or callable(token) else _bearer(token)
-        # By path: a POST of JSON up to its length.
+        # By path: the head of a POST of JSON, up to the length.
         self._heads: dict[str, bytes] = {}
         super().__init__(address.url, settings, ThreadTasks if in_threads else LoopTasks)
 
@@ -88,87 +96,87 @@ class HttpCalls(Calls[HttpRequest, HttpReply]):
 
     # --- A call ----------------------------------------------------------------------------------------------------
 
-    def error_in(self, answer: HttpReply) -> HoldfastError | None:
-        return None if answer.status < 300 else answer_error(self.url, answer)
+    def error_in(self, response: HttpReply) -> HoldfastError | None:
+        return None if response.status < 300 else error_of_response(self.url, response)
 
-    def failure_in(self, request: HttpRequest, answer: HttpReply, tries: Callable[[], Tries]) -> Failure | None:
-        status = answer.status
+    def failure_in(self, request: HttpRequest, response: HttpReply, tries: Callable[[], Tries]) -> Failure | None:
+        status = response.status
         if status != 429 and status not in UNAVAILABLE:
             return None
-        if request.has_results and status == 503 and has_results(answer):
+        if request.has_results and status == 503 and has_results(response):
             return None
-        return self.refusal(answer, tries(), is_shared=request.is_shared)
+        return self.refusal(response, tries(), is_shared=request.is_shared)
 
     def refusal(
-        self, answer: HttpReply, tries: Tries, *, is_shared: bool = False, repeats_undone: bool = True
+        self, response: HttpReply, tries: Tries, *, is_shared: bool = False, repeats_undone: bool = True
     ) -> Failure | None:
-        """Return None for a refusal that another try would not change."""
-        if answer.status != 429 and answer.status not in UNAVAILABLE:
+        """Return the failure of a refused try, or None if another try would have the same response."""
+        if response.status != 429 and response.status not in UNAVAILABLE:
             return None
-        self._standing.was_answered = True
-        error = answer_error(self.url, answer)
+        self._retry_state.has_responded = True
+        error = error_of_response(self.url, response)
         if isinstance(error, OverQuota) or (is_shared and isinstance(error, RateLimited)):
-            return None  # waiting makes no room, or is each caller's own
-        return tries.refused(
+            return None  # waiting does not free quota, and each caller of a shared request waits by itself
+        return tries.record_refusal(
             error,
-            at_least_ms=retry_after_ms(answer),
-            is_undone=isinstance(error, RateLimited) or is_closing(answer),
+            at_least_ms=retry_after_ms(response),
+            is_undone=isinstance(error, RateLimited) or is_closing(response),
             repeats_undone=repeats_undone,
         )
 
-    async def attempt(self, request: HttpRequest) -> HttpReply:
-        wait_ms, heard = request.wait_ms, request.heard_late
+    async def try_once(self, request: HttpRequest) -> HttpReply:
+        wait_ms, on_late = request.wait_ms, request.on_late
         is_long = wait_ms != 0 or request.is_long or request.is_stream
-        parts = self._written(request)
+        parts = self._encode(request)
         connection: AnyConnection = await self._pool.take(is_long=is_long, timeout_s=self.timeout_s)
         limit_s = None if request.is_long or wait_ms is None else self.timeout_s + wait_ms / 1_000
         is_kept = False
-        if heard is not None:
-            self.hold(connection, partial(self._hear_out, connection, heard))
+        if on_late is not None:
+            self.track(connection, partial(self._read_late, connection, on_late))
         try:
-            answer = await connection.call(parts, limit_s, is_stream=request.is_stream)
-            if request.is_stream and answer.status == 200:
+            response = await connection.call(parts, limit_s, is_stream=request.is_stream)
+            if request.is_stream and response.status == 200:
                 is_kept = True
                 request.connection = connection
-            return answer
+            return response
         except Lost as lost:
-            if connection.is_reused and not connection.has_answer_begun and not lost.is_timeout:
-                raise Reused(lost.reason, was_sent=lost.was_sent) from None
+            if connection.is_reused and not connection.has_response_begun and not lost.is_timeout:
+                raise LostOnReuse(lost.reason, was_sent=lost.was_sent) from None
             raise
         except BaseException:  # cancelled, or interrupted
             is_kept = True
-            self._pool.let_go(connection, is_long=is_long)
-            if heard is None:
+            self._pool.detach(connection, is_long=is_long)
+            if on_late is None:
                 connection.abandon()
             else:
-                # A claim that is left ends when the server has let go of it, as it would embedded; without an answer,
-                # soon.
-                await self.tasks.see_off(self._hear_out(connection, heard), GONE_S)
+                # A cancelled claim ends once the server has released it, as an embedded claim does. Without a response
+                # it ends after CANCEL_WAIT_S.
+                await self.tasks.spawn_and_wait(self._read_late(connection, on_late), CANCEL_WAIT_S)
             raise
         finally:
-            if heard is not None:
-                self.release(connection)
+            if on_late is not None:
+                self.untrack(connection)
             if not is_kept:
                 self._pool.put_back(connection, is_long=is_long)
 
-    async def _hear_out(self, connection: AnyConnection, heard: Heard) -> None:
-        answer = await connection.leave(LEAVE_S)
-        if answer is not None and answer.status == 200:
-            await heard(answer)
+    async def _read_late(self, connection: AnyConnection, on_late: OnLate) -> None:
+        response = await connection.cancel(CANCEL_S)
+        if response is not None and response.status == 200:
+            await on_late(response)
 
     # --- Streams ---------------------------------------------------------------------------------------------------
 
     def end_stream(self, connection: AnyConnection) -> None:
-        """Leave it now, unless closing has seen to that."""
-        self._pool.let_go(connection, is_long=True)
-        leave = self.release(connection)
-        if leave is not None and not self.is_closed:
-            self.spawn(leave())
+        """Cancel a stream now, unless `close` does."""
+        self._pool.detach(connection, is_long=True)
+        cancel = self.untrack(connection)
+        if cancel is not None and not self.is_closed:
+            self.spawn(cancel())
 
-    # --- Calls that go out bit by bit ------------------------------------------------------------------------------
+    # --- Uploads -----------------------------------------------------------------------------------------------------
 
     async def connect(self) -> AnyConnection:
-        """Return one that the server is not about to close as idle: what is sent may be impossible to send again."""
+        """Return a fresh connection, which the server will not close as idle: some uploads cannot be sent again."""
         connection: AnyConnection = await self._pool.take(is_long=True, timeout_s=self.timeout_s, is_fresh=True)
         return connection
 
@@ -180,8 +188,8 @@ class HttpCalls(Calls[HttpRequest, HttpReply]):
 
     # --- Requests --------------------------------------------------------------------------------------------------
 
-    def _written(self, request: HttpRequest) -> list[bytes]:
-        """Return the request's bytes, as one part if it is small."""
+    def _encode(self, request: HttpRequest) -> list[bytes]:
+        """Return the bytes of a request, as a single part if it is small."""
         body, path = request.body, request.path
         if len(body) != 1 or request.method != "POST" or request.accept or request.content_type is not JSON_TYPE:
             return [self.head(request.method, path, _framing(request)), *body]
@@ -189,18 +197,18 @@ class HttpCalls(Calls[HttpRequest, HttpReply]):
         head = self._heads.get(path)
         if head is None:
             head = self._json_head(path)
-            if len(self._heads) < _MOST_HEADS and self._has_fixed_token:
+            if len(self._heads) < _MAX_HEADS and self._has_fixed_token:
                 self._heads[path] = head
         if len(part) <= JOINED_BYTES:
             return [b"%b%d\r\n\r\n%b" % (head, len(part), part)]
         return [b"%b%d\r\n\r\n" % (head, len(part)), part]
 
     def _json_head(self, path: str) -> bytes:
-        """Return the head of a POST of JSON up to its length, which follows."""
+        """Return the head of a POST of JSON, up to the length."""
         return self.head("POST", path, b"Content-Type: application/json\r\nContent-Length: ")
 
     def head(self, method: str, path: str, rest: bytes) -> bytes:
-        """Return a request's head. `rest` tells the body's type and length."""
+        """Return the head of a request. `rest` has the type and length of the body."""
         token = self.settings.token
         credential = _bearer(check_token(token())) if callable(token) else self._credential
         return f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode() + self._host + credential + rest

@@ -1,4 +1,4 @@
-"""Requests and answers as HTTP: nothing is decided here."""
+"""The codec of HTTP: requests as JSON or multipart forms, and responses read from JSON."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast.client.http.calls import HttpCalls, HttpRequest
-from holdfast.client.http.failures import answer_error, strange_answer
+from holdfast.client.http.failures import error_of_response, unexpected_response
 from holdfast.client.http.response import HttpReply
 from holdfast.client.http.shapes import enqueued_of, receipt_in, verdict_in
 from holdfast.client.http.uploads import PATH, HttpUpload, MultipartForm
@@ -39,9 +39,9 @@ from holdfast.wire.http.routes import RouteBinding, bound
 from holdfast.wire.http.shapes import delivery_of, event_of, result_of
 from holdfast.wire.operation import Operation
 
-# Queues for which the beginning of a document is kept.
-_MOST_STARTS = 1_000
-# Larger payloads go as they are: base64 would make them a third larger.
+# Queues whose document prefix is cached.
+_MAX_STARTS = 1_000
+# Payloads above this size are sent as multipart, because base64 would make them a third larger.
 _PARTS_ABOVE = 64 << 10
 
 _enqueued = msgspec.json.Decoder(EnqueueAnswer)
@@ -52,15 +52,17 @@ _PAYLOAD_BYTES = PAYLOAD_BYTES.lower().encode()
 
 
 class HttpCodec:
-    riding = frozenset({Settle.ACK, Settle.NACK, Settle.RELEASE})
+    """The codec of a client over HTTP."""
+
+    verdicts_on_claim = frozenset({Settle.ACK, Settle.NACK, Settle.RELEASE})
     mixes_verdicts = False
-    longest_wait_ms = MAX_MS
-    most_shared_bytes = _PARTS_ABOVE
+    max_wait_ms = MAX_MS
+    max_shared_bytes = _PARTS_ABOVE
 
     def __init__(self, calls: HttpCalls) -> None:
         self._calls = calls
         self._url = calls.url
-        # By queue: the document of a single message up to its payload.
+        # By queue: the document that enqueues a single message, up to its payload.
         self._starts: dict[QueueRef, bytes] = {}
 
     # --- Enqueue ---------------------------------------------------------------------------------------------------
@@ -79,19 +81,19 @@ class HttpCodec:
 
     def _start(self, ref: QueueRef) -> bytes:
         empty = encode(EnqueueRequest(tenant=ref.tenant, queue=ref.queue, messages=[]))
-        if len(self._starts) >= _MOST_STARTS:
+        if len(self._starts) >= _MAX_STARTS:
             self._starts.clear()
         start = self._starts[ref] = empty.removesuffix(b"]}") + b'{"payload":'
         return start
 
-    def enqueued(self, answer: HttpReply) -> list[Enqueued]:
+    def enqueued(self, response: HttpReply) -> list[Enqueued]:
         try:
-            return [enqueued_of(each) for each in _enqueued.decode(answer.body).messages]
+            return [enqueued_of(each) for each in _enqueued.decode(response.body).messages]
         except msgspec.DecodeError:
-            raise strange_answer(self._url) from None
+            raise unexpected_response(self._url) from None
 
     def upload(self, ref: QueueRef, draft: Draft, size: int | None) -> HttpUpload:
-        """Nothing is sent before its first byte is written."""
+        """Return an upload, which sends its first byte when a part is written."""
         return HttpUpload(self._calls, ref, draft, size)
 
     # --- Claims ----------------------------------------------------------------------------------------------------
@@ -102,7 +104,7 @@ class HttpCodec:
         ask: ClaimRequest,
         wait_ms: int | None,
         verdicts: list[Verdict],
-        heard_late: Callable[[HttpReply], Awaitable[None]],
+        on_late: Callable[[HttpReply], Awaitable[None]],
     ) -> HttpRequest:
         document = DequeueRequest(
             tenant=ref.tenant,
@@ -116,42 +118,42 @@ class HttpCodec:
         )
         path = "/v1/queue/dequeueWithState" if ask.with_state else "/v1/queue/dequeue"
         if ask.ledger is None:
-            return HttpRequest("POST", path, [encode(document)], wait_ms=wait_ms, heard_late=heard_late)
-        # What is claimed under a number stays claimed: whoever left reads it again by its number.
+            return HttpRequest("POST", path, [encode(document)], wait_ms=wait_ms, on_late=on_late)
+        # The messages of a numbered claim stay claimed: the consumer reads them again by the number.
         consumer, number = ask.ledger
         numbered = LedgerClaimRequest(
             consumer=consumer, number=number, with_state=ask.with_state, **msgspec.structs.asdict(document)
         )
         return HttpRequest("POST", "/v1/queue/ledger/claim", [encode(numbered)], wait_ms=wait_ms)
 
-    def claimed(self, answer: HttpReply, verdicts: list[Verdict]) -> Exchanged:
-        document = self._dequeued(answer)
+    def claimed(self, response: HttpReply, verdicts: list[Verdict]) -> Exchanged:
+        document = self._dequeued(response)
         results = [] if document.results is UNSET else document.results
         if len(results) != len(verdicts):
-            raise strange_answer(self._url)
+            raise unexpected_response(self._url)
         return Exchanged(
             [_result_of(*pair) for pair in zip(verdicts, results, strict=True)],
             [delivery_of(each) for each in document.messages],
         )
 
-    def deliveries(self, answer: HttpReply) -> list[Delivery]:
-        return [delivery_of(each) for each in self._dequeued(answer).messages]
+    def deliveries(self, response: HttpReply) -> list[Delivery]:
+        return [delivery_of(each) for each in self._dequeued(response).messages]
 
-    def _dequeued(self, answer: HttpReply) -> DequeueAnswer:
+    def _dequeued(self, response: HttpReply) -> DequeueAnswer:
         try:
-            return _dequeued.decode(answer.body)
+            return _dequeued.decode(response.body)
         except msgspec.DecodeError:
-            raise strange_answer(self._url) from None
+            raise unexpected_response(self._url) from None
 
     def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> HttpRequest:
         document = PayloadRequest(tenant=ref.tenant, queue=ref.queue, receipt=str(receipt), offset=offset, limit=limit)
         return HttpRequest("POST", "/v1/queue/payload", [encode(document)])
 
-    def part(self, answer: HttpReply) -> PayloadPart:
-        total = answer.headers.get(_PAYLOAD_BYTES, b"")
+    def part(self, response: HttpReply) -> PayloadPart:
+        total = response.headers.get(_PAYLOAD_BYTES, b"")
         if not total.isdigit():
-            raise strange_answer(self._url)
-        return PayloadPart(answer.body, int(total), answer.headers.get(b"x-correlation-id", b"").decode("latin-1"))
+            raise unexpected_response(self._url)
+        return PayloadPart(response.body, int(total), response.headers.get(b"x-correlation-id", b"").decode("latin-1"))
 
     # --- Verdicts --------------------------------------------------------------------------------------------------
 
@@ -159,15 +161,15 @@ class HttpCodec:
         path, document = _settling(ref, verdicts[0].settle if verdicts else Settle.ACK, verdicts)
         return HttpRequest("POST", path, [encode(document)], is_last=is_last, has_results=True)
 
-    def settled(self, answer: HttpReply, verdicts: list[Verdict]) -> list[Result]:
-        if answer.status not in (200, 409, 503):
-            raise answer_error(self._url, answer)
+    def settled(self, response: HttpReply, verdicts: list[Verdict]) -> list[Result]:
+        if response.status not in (200, 409, 503):
+            raise error_of_response(self._url, response)
         try:
-            outs = _settled.decode(answer.body).results
-        except msgspec.DecodeError:  # a refusal of the whole call has no results
-            raise answer_error(self._url, answer) from None
+            outs = _settled.decode(response.body).results
+        except msgspec.DecodeError:  # if the whole call is refused, there are no results
+            raise error_of_response(self._url, response) from None
         if len(outs) != len(verdicts):
-            raise strange_answer(self._url)
+            raise unexpected_response(self._url)
         return [_result_of(*pair) for pair in zip(verdicts, outs, strict=True)]
 
     # --- Other operations ------------------------------------------------------------------------------------------
@@ -177,26 +179,26 @@ class HttpCodec:
         path, body = binding.write(ref, request)
         return HttpRequest(binding.route.method, path, [] if body is None else [body], is_long=operation.is_long)
 
-    def operated(self, operation: Operation[Any, Any], request: Any, answer: HttpReply) -> Any:
+    def operated(self, operation: Operation[Any, Any], request: Any, response: HttpReply) -> Any:
         shape = _binding_of(operation, request).route.answer
         try:
-            return _events_of(answer) if shape is None else shape.read(answer.body)
+            return _events_of(response) if shape is None else shape.read(response.body)
         except msgspec.DecodeError:
-            raise strange_answer(self._url) from None
+            raise unexpected_response(self._url) from None
 
 
 def _binding_of(operation: Operation[Any, Any], request: Any) -> RouteBinding[Any]:
-    """Return the route that says what the request says: an operation may have one for each value of a field."""
+    """Return the route of an operation; one with several routes has one for each value of a field."""
     for number, route in enumerate(operation.routes):
         if all(getattr(request, name) == value for name, value in route.fixed.items()):
             return bound(operation.name, number)
     raise AssertionError(f"{operation.name} has no route for {request!r}")
 
 
-def _events_of(answer: HttpReply) -> JournalEvents:
-    """The journal is the one answer that is not a single document."""
-    events = JournalEvents(event_of(each) for each in _events.decode_lines(answer.body))
-    events.next = answer.headers.get(b"x-journal-next", b"").decode()
+def _events_of(response: HttpReply) -> JournalEvents:
+    """Return the events of a journal response, which unlike all others has one document in each line."""
+    events = JournalEvents(event_of(each) for each in _events.decode_lines(response.body))
+    events.next = response.headers.get(b"x-journal-next", b"").decode()
     return events
 
 

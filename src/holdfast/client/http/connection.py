@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection on an event loop: one call at a time, its answer taken whole or as it comes.
+"""One HTTP/1.1 connection on an event loop, with one call at a time, whose response is read whole or in parts.
 
-Our own, over asyncio and httptools: it knows whether a failed call was sent at all, which decides whether it may be
-repeated, and it can leave a call half-way without losing what the server may have answered meanwhile.
+It is written over asyncio and httptools because it has to know whether a failed call was sent at all, which decides
+whether the call may be repeated, and because it has to cancel a call without losing a response that crosses it.
 """
 
 import asyncio
@@ -9,91 +9,94 @@ import select
 from collections import deque
 from typing import Protocol, TypeVar, cast
 
-from holdfast.client.http.response import HttpReply, Response
+from holdfast.client.http.response import HttpReply, ResponseParser
 from holdfast.client.remote.lost import Lost
 from holdfast.clock import steady_s
 
 T = TypeVar("T")
 
-# Of a stream that its reader does not keep up with.
+# How many bytes of a stream may wait for a slow reader before the connection stops reading.
 _MAX_UNREAD = 1 << 20
 # Parts of a request up to this size are sent as one write.
 JOINED_BYTES = 64 << 10
 
 
 class AnyConnection(Protocol):
-    """A connection on an event loop, or of the calling threads."""
+    """A connection, on an event loop or in a calling thread."""
 
-    # It has carried a call before this one: the server may have been closing it as the call was sent.
+    # The connection has carried a call before. The server may have been closing it when the next call was sent.
     is_reused: bool
     idle_since: float
-    # When the last part of a stream that was read had come.
+    # When the last part that was read of a stream arrived, in steady seconds.
     part_at: float
 
     @property
     def is_free(self) -> bool:
-        """Whether another call can be sent."""
+        """True if another call can be sent."""
 
     @property
-    def has_answer_begun(self) -> bool: ...
+    def has_response_begun(self) -> bool:
+        """True if the head of the response was received."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the call is answered, or lost: then `answer` returns or raises at once."""
+        """True if the call has its response or was lost, so that `read_response` returns or raises at once."""
 
     def is_readable(self) -> bool:
-        """Whether an idle connection has something to say that nobody has heard yet: its end, most likely."""
+        """Return whether an idle connection has unread bytes, which most likely means that it has ended."""
 
     async def call(self, request: list[bytes], timeout_s: float | None, *, is_stream: bool = False) -> HttpReply:
-        """Return the whole answer; for a stream that begins well its head, and the rest is for `read`."""
+        """Return the whole response; for a stream that begins with success return its head, and `read` the rest."""
 
     def begin(self) -> None:
-        """Begin a call of which nothing is sent yet. `Lost`."""
+        """Begin a call without sending anything yet. Raise `Lost`."""
 
     async def send(self, parts: list[bytes], timeout_s: float) -> None:
-        """Send more of a request that goes out bit by bit, until there is room for what follows or the call is over."""
+        """Send more bytes of an upload, until there is room for the next ones or the call is over."""
 
-    async def answer(self, timeout_s: float | None) -> HttpReply:
-        """Return the answer to a call that was begun. `Lost`."""
+    async def read_response(self, timeout_s: float | None) -> HttpReply:
+        """Return the response to a call that was begun. Raise `Lost`."""
 
     async def read(self) -> bytes:
-        """Return the next part of a streamed answer, empty at its end. `Lost`."""
+        """Return the next part of a streamed response; empty at its end. Raise `Lost`."""
 
     def unread(self) -> bytes:
-        """Return what of a stream has come and was not read."""
+        """Return the received bytes of a stream that were not read."""
 
-    async def leave(self, timeout_s: float) -> HttpReply | None:
-        """Tell the server that the caller left, and return what it had answered by then; None if it had not.
+    async def cancel(self, timeout_s: float) -> HttpReply | None:
+        """Cancel the call, and return the response that the server had already sent; None if it had not.
 
-        Only the sending half is closed: a server that had answered already has its answer read, one that had not
-        finds the caller gone and undoes what it did. TLS cannot close by halves: there an answer under way is lost,
-        and what it delivered comes back after its lease.
+        Only the sending half of the connection is closed. A response that the server had already sent is still read. A
+        server that had not sent it sees the end of the request and undoes the call. TLS connections have no halves, so
+        a response in transit is lost, and its messages return when their leases expire.
         """
 
     def close(self) -> None:
-        """Close it, whatever is under way. A caller that waits is told that the call is lost."""
+        """Close the connection. A waiting caller gets `Lost`."""
 
     def abandon(self) -> None:
-        """Close it in the middle of a call whose answer nobody waits for."""
+        """Close the connection in the middle of a call, without waiting for its response."""
 
 
 class HttpClientConnection(asyncio.Protocol):
+    """A connection on an event loop. The interface is `AnyConnection`."""
+
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._response: Response | None = None
-        # Of the call that is under way, or was the last.
+        self._parser: ResponseParser | None = None
+        # The future of the current call, or of the last one.
         self._waiter: asyncio.Future[HttpReply] | None = None
-        # When each part of a stream came.
+        # When each unread part of a stream arrived, in steady seconds.
         self._came_at: deque[float] = deque()
         self.part_at = 0.0
         self._unread = 0
         self._more: asyncio.Future[None] | None = None
-        # While more is written than the network has taken.
+        # Set while the network has not accepted everything that was written.
         self._room: asyncio.Future[None] | None = None
-        # None while it is open.
+        # Why the connection ended; None while it is open.
         self._end: str | None = None
-        # asyncio has let go of its transport, which then must not be touched.
+        # asyncio has released the transport, which must not be used any more.
         self._is_lost = False
         self.is_reused = False
         self.idle_since = 0.0
@@ -103,13 +106,13 @@ class HttpClientConnection(asyncio.Protocol):
     def is_free(self) -> bool:
         return (
             self._end is None
-            and (self._response is None or self._response.answer is not None)
+            and (self._parser is None or self._parser.reply is not None)
             and not cast(asyncio.Transport, self._transport).is_closing()
         )
 
     @property
-    def has_answer_begun(self) -> bool:
-        return self._response is not None and self._response.is_head_read
+    def has_response_begun(self) -> bool:
+        return self._parser is not None and self._parser.is_head_read
 
     @property
     def is_over(self) -> bool:
@@ -130,18 +133,18 @@ class HttpClientConnection(asyncio.Protocol):
         else:
             for part in request:
                 transport.write(part)
-        return await self.answer(timeout_s)
+        return await self.read_response(timeout_s)
 
     def begin(self, *, is_stream: bool = False) -> None:
         if self._end is not None or cast(asyncio.Transport, self._transport).is_closing():
             raise Lost(self._end or "the connection is closed", was_sent=False)
-        self._response = Response(is_stream=is_stream)
+        self._parser = ResponseParser(is_stream=is_stream)
         self._waiter = self._loop.create_future()
 
     async def send(self, parts: list[bytes], timeout_s: float) -> None:
         if self.is_readable():
-            # A refusal is heard before anything is written to a server that has left with it: the loop gets to it in
-            # its next turn, behind this task.
+            # Two passes of the loop let it read a refusal, before more is written to a server that has sent one and
+            # stopped reading.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         if self.is_over:
@@ -151,7 +154,7 @@ class HttpClientConnection(asyncio.Protocol):
         if self._room is not None:
             await self._wait_for(self._room, timeout_s)
 
-    async def answer(self, timeout_s: float | None) -> HttpReply:
+    async def read_response(self, timeout_s: float | None) -> HttpReply:
         return await self._wait_for(cast("asyncio.Future[HttpReply]", self._waiter), timeout_s)
 
     async def _wait_for(self, waiter: "asyncio.Future[T]", timeout_s: float | None) -> T:
@@ -163,30 +166,30 @@ class HttpClientConnection(asyncio.Protocol):
                 timer.cancel()
 
     async def read(self) -> bytes:
-        response = cast(Response, self._response)
-        while not response.parts:
-            if response.answer is not None:
+        parser = cast(ResponseParser, self._parser)
+        while not parser.parts:
+            if parser.reply is not None:
                 return b""
             if self._end is not None:
                 raise Lost(self._end, was_sent=True)
             self._more = self._loop.create_future()
             await self._more
-        part, self.part_at = response.parts.popleft(), self._came_at.popleft()
+        part, self.part_at = parser.parts.popleft(), self._came_at.popleft()
         if self._unread > _MAX_UNREAD >= self._unread - len(part) and self._end is None:
             cast(asyncio.Transport, self._transport).resume_reading()
         self._unread -= len(part)
         return part
 
     def unread(self) -> bytes:
-        return b"" if self._response is None else self._response.unread()
+        return b"" if self._parser is None else self._parser.unread()
 
-    async def leave(self, timeout_s: float) -> HttpReply | None:
-        transport, response = cast(asyncio.Transport, self._transport), self._response
-        if response is not None and response.answer is None and self._end is None and transport.can_write_eof():
+    async def cancel(self, timeout_s: float) -> HttpReply | None:
+        transport, parser = cast(asyncio.Transport, self._transport), self._parser
+        if parser is not None and parser.reply is None and self._end is None and transport.can_write_eof():
             waiter, self._waiter = self._waiter, self._loop.create_future()
             if waiter is not None and not waiter.done():
                 waiter.set_exception(Lost("the client was closed", was_sent=True))
-            response.is_streaming = False
+            parser.is_streaming = False
             self._finish_reading()
             if self._unread > _MAX_UNREAD:
                 transport.resume_reading()
@@ -195,9 +198,9 @@ class HttpClientConnection(asyncio.Protocol):
                 async with asyncio.timeout(timeout_s):
                     await self._waiter
             except (Lost, OSError):  # a TimeoutError is one
-                pass  # it had not answered, or will not; or the connection was reset, and the loop has not heard yet
+                pass  # there was no response in time, or the connection was reset and the loop has not noticed yet
         transport.abort()
-        return None if response is None else response.answer
+        return None if parser is None else parser.reply
 
     def close(self) -> None:
         if self._transport is not None and not self._is_lost:
@@ -205,12 +208,12 @@ class HttpClientConnection(asyncio.Protocol):
 
     def abandon(self) -> None:
         if self._waiter is not None and not self._waiter.cancel() and not self._waiter.cancelled():
-            self._waiter.exception()  # heard, so that the loop does not complain of it
+            self._waiter.exception()  # retrieved, so that the loop does not log it
         self.close()
 
     def _time_out(self, timeout_s: float) -> None:
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(Lost(f"no answer within {timeout_s:g} s", was_sent=True, is_timeout=True))
+            self._waiter.set_exception(Lost(f"no response within {timeout_s:g} s", was_sent=True, is_timeout=True))
         self.close()
 
     # --- asyncio's callbacks ---------------------------------------------------------------------------------------
@@ -223,17 +226,17 @@ class HttpClientConnection(asyncio.Protocol):
             self._poll.register(sock.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        response = self._response
-        if response is None or response.is_whole():  # an answer to nothing
+        parser = self._parser
+        if parser is None or parser.is_whole():  # bytes without a call
             cast(asyncio.Transport, self._transport).abort()
             return
-        is_good = response.feed(data)
-        if response.is_streaming and response.is_head_read:
-            self._note_parts(response)
-        if response.is_whole():
-            self._finish_call(response)
+        is_good = parser.feed(data)
+        if parser.is_streaming and parser.is_head_read:
+            self._note_parts(parser)
+        if parser.is_whole():
+            self._finish_call(parser)
         elif not is_good:
-            self._finish("what answers there does not speak HTTP/1.1")
+            self._finish("the server does not speak HTTP/1.1")
         if not is_good:
             cast(asyncio.Transport, self._transport).abort()
 
@@ -247,47 +250,47 @@ class HttpClientConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True
-        if error is None and self._response is not None and not self._response.is_whole():
-            self._response.end()
-            if self._response.is_whole():
-                self._finish_call(self._response)
+        if error is None and self._parser is not None and not self._parser.is_whole():
+            self._parser.end()
+            if self._parser.is_whole():
+                self._finish_call(self._parser)
         self._finish("the connection was closed" if error is None else f"the connection broke: {error}")
 
-    # --- What came -------------------------------------------------------------------------------------------------
+    # --- Received bytes ----------------------------------------------------------------------------------------------
 
-    def _note_parts(self, response: Response) -> None:
-        """Parts of a stream came, or its head: they are for `read`, and not more of them than it keeps up with."""
+    def _note_parts(self, parser: ResponseParser) -> None:
+        """Note the parts of a stream, or its head, and stop reading while the reader is too far behind."""
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(HttpReply(response.status, response.headers, b""))
+            self._waiter.set_result(HttpReply(parser.status, parser.headers, b""))
         now_s, before = steady_s(), self._unread
-        for at in range(len(self._came_at), len(response.parts)):
-            self._unread += len(response.parts[at])
+        for at in range(len(self._came_at), len(parser.parts)):
+            self._unread += len(parser.parts[at])
             self._came_at.append(now_s)
         if before <= _MAX_UNREAD < self._unread:
             cast(asyncio.Transport, self._transport).pause_reading()
-        self._tell_more()
+        self._wake_reader()
 
-    def _finish_call(self, response: Response) -> None:
-        if not response.keeps_alive and self._end is None:
-            self._end = "the server closed the connection after its answer"
+    def _finish_call(self, parser: ResponseParser) -> None:
+        if not parser.keeps_alive and self._end is None:
+            self._end = "the server closed the connection after its response"
             cast(asyncio.Transport, self._transport).close()
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(cast(HttpReply, response.answer))
+            self._waiter.set_result(cast(HttpReply, parser.reply))
         self.resume_writing()
-        self._tell_more()
+        self._wake_reader()
 
     def _finish(self, reason: str) -> None:
         self._end = self._end or reason
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(Lost(self._end, was_sent=True))
         self.resume_writing()
-        self._tell_more()
+        self._wake_reader()
 
     def _finish_reading(self) -> None:
-        """Whoever reads a stream hears no more of it."""
+        """Wake the reader of a stream with `Lost`."""
         if self._more is not None and not self._more.done():
             self._more.set_exception(Lost("the client was closed", was_sent=True))
 
-    def _tell_more(self) -> None:
+    def _wake_reader(self) -> None:
         if self._more is not None and not self._more.done():
             self._more.set_result(None)

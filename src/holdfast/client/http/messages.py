@@ -1,4 +1,4 @@
-"""Messages over HTTP: as over every wire, but for subscriptions, in which the server sends."""
+"""The calls on messages over HTTP, in which the server sends the deliveries of subscriptions."""
 
 from collections.abc import AsyncIterator
 
@@ -14,6 +14,8 @@ from holdfast.model.requests import ClaimRequest
 
 
 class HttpMessages(RemoteMessages[HttpRequest, HttpReply]):
+    """The calls on messages over HTTP."""
+
     def __init__(self, calls: HttpCalls, codec: HttpCodec, operations: OperationCalls) -> None:
         super().__init__(calls, codec, operations)
         self._http = calls

@@ -1,4 +1,4 @@
-"""Connections kept open between calls."""
+"""Connections on an event loop that are kept open between calls."""
 
 import asyncio
 import contextlib
@@ -9,16 +9,18 @@ from holdfast.client.http.connection import HttpClientConnection
 from holdfast.client.remote.lost import Lost
 from holdfast.client.remote.settings import Address
 
-# A server keeps an idle connection for 75 s, the usual proxies for 60: ours is closed before they close theirs, so that
-# a call is hardly ever sent into a connection that is just being closed.
+# A server closes a connection that was idle for 75 s, and common proxies after 60 s. The client closes it earlier, so
+# that a call is rarely sent on a connection that is being closed.
 IDLE_S = 30.0
 CONNECT_S = 10.0
 
-# A peer that is gone without a word is noticed after about a minute.
+# With these settings, a peer that disappeared is noticed after about a minute.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class HttpPool:
+    """The connections of a client on an event loop. The interface is `AnyPool` in `calls.py`."""
+
     def __init__(self, address: Address, tls: ssl.SSLContext | None, size: int) -> None:
         self._address = address
         self._tls = tls
@@ -30,8 +32,6 @@ class HttpPool:
         self._is_closed = False
 
     async def take(self, *, is_long: bool, timeout_s: float | None, is_fresh: bool = False) -> HttpClientConnection:
-        """A connection for one call, an idle one where there is one (and it need not be a fresh one). Calls that wait
-        long do not count: however many of them there are, a verdict still finds its way."""
         if not is_long:
             await self._room.acquire()
         try:
@@ -41,7 +41,7 @@ class HttpPool:
                 self._room.release()
             raise
         self._busy.add(connection)
-        if self._is_closed:  # while it was made
+        if self._is_closed:  # the client was closed while the connection was made
             connection.close()
         return connection
 
@@ -56,8 +56,7 @@ class HttpPool:
         else:
             connection.close()
 
-    def let_go(self, connection: HttpClientConnection, *, is_long: bool) -> None:
-        """Its caller left: whoever hears out its answer closes it."""
+    def detach(self, connection: HttpClientConnection, *, is_long: bool) -> None:
         self._busy.discard(connection)
         if not is_long:
             self._room.release()
@@ -70,7 +69,7 @@ class HttpPool:
 
     def _take_idle(self) -> HttpClientConnection | None:
         oldest = self._loop.time() - IDLE_S
-        # The one used last comes first: under less load the others grow old and are closed here.
+        # The connection used last is taken first. Under less load, the others age and are closed here.
         while self._idle and self._idle[0].idle_since < oldest:
             self._idle.pop(0).close()
         while self._idle:
@@ -104,6 +103,7 @@ class HttpPool:
 
 
 def watch_peer(sock: socket.socket | None) -> None:
+    """Let the system notice that the peer of a socket has disappeared."""
     with contextlib.suppress(OSError, AttributeError):
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

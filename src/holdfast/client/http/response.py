@@ -1,4 +1,4 @@
-"""The answer to one call over HTTP/1.1, read from bytes as they come. No I/O: both kinds of connections feed it."""
+"""A parser of HTTP/1.1 responses, without I/O. The connections on a loop and in threads feed it."""
 
 import re
 from collections import deque
@@ -8,14 +8,16 @@ import httptools
 
 
 class HttpReply(NamedTuple):
+    """A complete response."""
+
     status: int
-    # Names in lower case.
+    # Names are in lower case.
     headers: dict[bytes, bytes]
     body: bytes
 
 
-# The head that the server writes before a JSON document (`doors/http/connections/response_heads.py`). The
-# connection stays open, and the length is stated once. The parser reads any other head.
+# The head that the server writes before a JSON document (`doors/http/connections/response_heads.py`). With it, the
+# connection stays open and the length is given once. Any other head goes through the parser.
 _JSON_HEAD = re.compile(
     rb"HTTP/1\.1 200 OK\r\n"
     rb"date: [ -~]*\r\n"
@@ -26,10 +28,10 @@ _JSON_HEAD = re.compile(
 _CORRELATION_ID = b"x-correlation-id"
 
 
-def whole_json_answer(data: bytes) -> HttpReply | None:
-    """Return the answer if `data` is a JSON document under the usual head, all of it and nothing else.
+def parse_json_response(data: bytes) -> HttpReply | None:
+    """Return the response if `data` is exactly one JSON document with the usual head; otherwise return None.
 
-    Of its headers only the correlation id is kept: the others say nothing that the caller does not know.
+    Of the headers, only the correlation id is kept, because the caller does not need the others.
     """
     head = _JSON_HEAD.match(data)
     if head is None or head.end() + int(head[1]) != len(data):
@@ -37,33 +39,34 @@ def whole_json_answer(data: bytes) -> HttpReply | None:
     return HttpReply(200, {_CORRELATION_ID: head[2]}, data[head.end() :])
 
 
-class Response:
-    """Feed it what the connection gives. `answer` is set once the answer is whole."""
+class ResponseParser:
+    """The parser of one response. `reply` is set once the response is complete."""
 
-    # Most answers need none of these: the server's usual one is taken as it is.
+    # Most responses have the usual head and need none of these.
     _parser: httptools.HttpResponseParser | None = None
     status = 0
     is_head_read = False
-    answer: HttpReply | None = None
+    reply: HttpReply | None = None
     keeps_alive = False
 
     def __init__(self, *, is_stream: bool) -> None:
-        # Its parts are for the reader as they come: a stream that begins well.
+        # A stream that begins with success is read in parts, as they arrive.
         self.is_streaming = is_stream
         self.headers: dict[bytes, bytes] = {}
         self.parts: deque[bytes] = deque()
 
     def is_whole(self) -> bool:
-        return self.answer is not None
+        """Return whether the response is complete."""
+        return self.reply is not None
 
     def feed(self, data: bytes) -> bool:
-        """Return False for bytes that are no HTTP/1.1, or that follow a whole answer."""
+        """Parse the next bytes. Return False for bytes that are not HTTP/1.1, or that follow a complete response."""
         parser = self._parser
         if parser is None:
-            if self.answer is not None:
+            if self.reply is not None:
                 return False
-            if not self.is_streaming and (answer := whole_json_answer(data)) is not None:
-                self.answer, self.is_head_read, self.keeps_alive = answer, True, True
+            if not self.is_streaming and (response := parse_json_response(data)) is not None:
+                self.reply, self.is_head_read, self.keeps_alive = response, True, True
                 return True
             parser = self._parser = httptools.HttpResponseParser(self)
         try:
@@ -73,17 +76,17 @@ class Response:
         return True
 
     def end(self) -> None:
-        """The connection was closed in order: an answer without a length ends with it."""
+        """Note the end of the connection, which ends a response without a length."""
         if (
             self.is_head_read
-            and self.answer is None
+            and self.reply is None
             and b"content-length" not in self.headers
             and b"transfer-encoding" not in self.headers
         ):
             self.on_message_complete()
 
     def unread(self) -> bytes:
-        """Return the parts that were not read, and forget them."""
+        """Return the parts that were not read, and remove them."""
         if len(self.parts) == 1:
             return self.parts.pop()
         unread = b"".join(self.parts)
@@ -98,7 +101,7 @@ class Response:
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         status = self._parser.get_status_code()
-        if status < 200:  # only news of an answer to come
+        if status < 200:  # an informational response, which the final one follows
             self.headers = {}
             return
         self.status = status
@@ -111,6 +114,6 @@ class Response:
     def on_message_complete(self) -> None:
         if not self.is_head_read or self._parser is None:
             return
-        self.answer = HttpReply(self.status, self.headers, b"" if self.is_streaming else self.unread())
+        self.reply = HttpReply(self.status, self.headers, b"" if self.is_streaming else self.unread())
         self.keeps_alive = self._parser.should_keep_alive()
-        self._parser = None  # the two hold each other
+        self._parser = None  # the parser and this object refer to each other

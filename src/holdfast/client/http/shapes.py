@@ -1,4 +1,4 @@
-"""Between the model and the wire's documents, as a client needs them: nothing is decided here."""
+"""Conversions between the model and the documents of HTTP, as a client needs them."""
 
 from holdfast.model.answers import Enqueued
 from holdfast.model.requests import Settle, Verdict

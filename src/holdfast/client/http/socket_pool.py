@@ -1,29 +1,35 @@
-"""Blocking connections kept open between calls, for whichever thread calls next."""
+"""Blocking connections that are kept open between calls, for all calling threads."""
 
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.client.http.pool import CONNECT_S, IDLE_S, watch_peer
 from holdfast.client.remote.lost import Lost
 from holdfast.client.remote.settings import Address
 from holdfast.clock import steady_s
 
+# The sizes of the reads of one call to `map(sock.recv, …)`. The system maps a larger buffer again for each read, which
+# costs more than the read.
+ONE_READ = (64 << 10,)
+
 
 class Pooled(Protocol):
-    """A connection that calling threads take in turns."""
+    """A connection that the calling threads use one after another."""
 
     is_reused: bool
     idle_since: float
 
     @property
     def is_free(self) -> bool:
-        """Whether another call can be sent."""
+        """True if another call can be sent."""
 
     def is_readable(self) -> bool:
-        """Whether an idle connection has something to say that nobody has heard yet: its end, most likely."""
+        """Return whether an idle connection has unread bytes, which most likely means that it has ended."""
 
     def close(self) -> None: ...
 
@@ -32,20 +38,20 @@ C = TypeVar("C", bound=Pooled)
 
 
 class SocketPool(Generic[C]):
-    """The same as `Pool`, for threads."""
+    """The connections of a client in threads. The interface is `AnyPool` in `calls.py`."""
 
     def __init__(
         self, make: Callable[[socket.socket, float], C], address: Address, tls: ssl.SSLContext | None, size: int
     ) -> None:
-        """`make` makes a connection of a socket, given the seconds that the network has to take what is sent."""
+        """`make` makes a connection from a socket and the seconds that the network may take to accept data."""
         self._make = make
         self._address = address
         self._tls = tls
         self._size = size
         self._idle: list[C] = []
-        # The open connections, idle or in use, for `close`. A connection whose caller left is not among them.
+        # The open connections, idle or in use, which `close` closes. A detached connection is not among them.
         self._all: set[C] = set()
-        # Calls that are answered at once and have a connection, or are making one.
+        # The number of short calls that have a connection or are making one.
         self._short = 0
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
@@ -67,7 +73,7 @@ class SocketPool(Generic[C]):
             raise
         with self._lock:
             self._all.add(connection)
-            if self._is_closed:  # while it was made
+            if self._is_closed:  # the client was closed while the connection was made
                 connection.close()
         return connection
 
@@ -83,8 +89,7 @@ class SocketPool(Generic[C]):
             self._all.discard(connection)
         connection.close()
 
-    def let_go(self, connection: C, *, is_long: bool) -> None:
-        """Its caller left: whoever hears out its answer closes it."""
+    def detach(self, connection: C, *, is_long: bool) -> None:
         self._leave(connection, is_long)
 
     def close(self) -> None:
@@ -117,9 +122,9 @@ class SocketPool(Generic[C]):
             self._room.notify()
 
     def _take_idle(self) -> C | None:
-        """Return the idle connection that was used last. Its caller holds the lock."""
+        """Return the idle connection that was used last. The caller holds the lock."""
         idle, oldest = self._idle, steady_s() - IDLE_S
-        # Under less load the others grow old and are closed here.
+        # Under less load, the other connections age and are closed here.
         while idle and idle[0].idle_since < oldest:
             self._drop(idle.pop(0))
         while idle:
@@ -155,3 +160,19 @@ class SocketPool(Generic[C]):
         finally:
             if sock is not None:
                 sock.close()
+
+
+def shut_down(sock: socket.socket, how: int) -> None:
+    """Shut down a socket, or one half of it, to wake the thread that reads or sends."""
+    with suppress(OSError):  # it is disconnected or closed
+        # The method of a TLS socket would unwrap the connection while another thread reads it.
+        socket.socket.shutdown(sock, how)
+
+
+def pack_timeout(seconds: float) -> bytes:
+    """Return seconds as the value of the socket options SO_RCVTIMEO and SO_SNDTIMEO; 0 for no timeout."""
+    whole = int(seconds)
+    # A positive timeout below 1 µs must not become 0, which means no timeout.
+    micros = max(int((seconds - whole) * 1_000_000), 0 if whole or not seconds else 1)
+    packed: Any = struct.pack("@ll", whole, micros)
+    return bytes(packed)

@@ -1,50 +1,48 @@
-"""One HTTP/1.1 connection of the calling thread: a blocking socket, one call at a time.
+"""One HTTP/1.1 connection in the calling thread: a blocking socket with one call at a time.
 
-Its calls are coroutines that never suspend: they have the shape of those on an event loop, and share all the code above
-them. Another thread may leave or close a connection while its caller waits in it.
+Its methods are coroutines that never suspend. They have the same interface as those of a connection on an event loop,
+so both share the code above them. Another thread may cancel a call or close the connection while its caller waits.
 """
 
 import contextlib
 import select
 import socket
 import ssl
-import struct
 import threading
-from typing import Any
 
 from holdfast.client.http.connection import JOINED_BYTES
-from holdfast.client.http.response import HttpReply, Response
+from holdfast.client.http.response import HttpReply, ResponseParser
+from holdfast.client.http.socket_pool import ONE_READ, pack_timeout, shut_down
 from holdfast.client.remote.lost import Lost
 from holdfast.clock import steady_s
 
-# Larger buffers are mapped anew by the system for each read, which costs more than the read.
-_READ_BYTES = 64 << 10
-_ONE_READ = (_READ_BYTES,)
 _CLOSED = "the connection was closed"
 
 
 class HttpSocketConnection:
+    """A connection in a calling thread. The interface is `AnyConnection` in `connection.py`."""
+
     def __init__(self, sock: socket.socket, timeout_s: float) -> None:
-        """`timeout_s`: for the network to take what is sent."""
+        """`timeout_s`: how long the network may take to accept data."""
         self._socket = sock
         self._is_tls = isinstance(sock, ssl.SSLSocket)
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
-        # How long a read waits now, as the system knows; 0: for ever.
+        # The timeout of a read that is set on the socket, in seconds; 0 for none.
         self._limit_s = 0.0
         if not self._is_tls:
             sock.settimeout(None)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
-        self._response = Response(is_stream=False)
-        # What came of the answer so far. Kept until it is whole: an interruption may hit the parser at its work.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, pack_timeout(timeout_s))
+        self._parser = ResponseParser(is_stream=False)
+        # The bytes of the response so far, kept until it is complete because an interruption may hit the parser.
         self._received: list[bytes] = []
-        # Held while a thread sends or reads. Whoever leaves a call for its caller waits for it.
+        # Held while a thread sends or reads. A thread that cancels the call waits for it.
         self._using = threading.Lock()
-        # A call is under way whose answer its caller does not have yet.
+        # A call is open whose caller does not have its response yet.
         self._is_calling = False
-        # Another thread ended the call: its caller is not to have the answer.
-        self._is_left = False
-        # None while it is open.
+        # Another thread cancelled the call, so its caller must not get the response.
+        self._is_cancelled = False
+        # Why the connection ended; None while it is open.
         self._end: str | None = None
         self._error: Lost | None = None
         self.part_at = 0.0
@@ -53,15 +51,15 @@ class HttpSocketConnection:
 
     @property
     def is_free(self) -> bool:
-        return self._end is None and not self._is_calling and not self._is_left
+        return self._end is None and not self._is_calling and not self._is_cancelled
 
     @property
-    def has_answer_begun(self) -> bool:
-        return self._response.is_head_read
+    def has_response_begun(self) -> bool:
+        return self._parser.is_head_read
 
     @property
     def is_over(self) -> bool:
-        return self._error is not None or self._response.answer is not None
+        return self._error is not None or self._parser.reply is not None
 
     def is_readable(self) -> bool:
         return bool(self._poll.poll(0))
@@ -77,12 +75,12 @@ class HttpSocketConnection:
                 self._send_at_once(b"".join(request), timeout_s)
             else:
                 self._send_and_listen(request, timeout_s)
-            return self._hear(timeout_s)
+            return self._read_response(timeout_s)
 
     def begin(self, *, is_stream: bool = False) -> None:
         if self._end is not None:
             raise Lost(self._end, was_sent=False)
-        self._response = Response(is_stream=is_stream)
+        self._parser = ResponseParser(is_stream=is_stream)
         self._received.clear()
         self._error = None
         self._is_calling = True
@@ -92,71 +90,71 @@ class HttpSocketConnection:
             if not self.is_over:
                 self._send_and_listen(parts, timeout_s)
 
-    async def answer(self, timeout_s: float | None) -> HttpReply:
+    async def read_response(self, timeout_s: float | None) -> HttpReply:
         with self._using:
-            return self._hear(timeout_s)
+            return self._read_response(timeout_s)
 
     async def read(self) -> bytes:
-        response = self._response
+        parser = self._parser
         with self._using:
             self._set_limit(None)
-            while not response.parts:
-                if self._is_left:
+            while not parser.parts:
+                if self._is_cancelled:
                     raise Lost("the client was closed", was_sent=True)
                 if self._error is not None:
                     raise self._error
-                if response.answer is not None:
+                if parser.reply is not None:
                     return b""
                 self._receive()
                 self._received.clear()
             self.part_at = steady_s()
-            return response.parts.popleft()
+            return parser.parts.popleft()
 
     def unread(self) -> bytes:
-        return self._response.unread()
+        return self._parser.unread()
 
-    def _hear(self, timeout_s: float | None) -> HttpReply:
-        """Return the answer, or the head of a stream. Its caller holds the lock."""
-        response = self._response
+    def _read_response(self, timeout_s: float | None) -> HttpReply:
+        """Return the response, or the head of a stream. The caller holds the lock."""
+        parser = self._parser
         if not self.is_over:
             if timeout_s != self._limit_s:
                 self._set_limit(timeout_s)
             begun_s = steady_s()
             self._receive()
-            # Most answers come whole in one read.
+            # Most responses arrive in a single read.
             if not self.is_over:
                 self._receive_rest(timeout_s, begun_s)
-        if self._is_left:
-            # Whoever left for this caller waits for the lock, and looks at the answer.
+        if self._is_cancelled:
+            # The thread that cancelled the call waits for the lock and reads the response.
             raise Lost("the client was closed", was_sent=True)
         if self._error is not None:
             self._is_calling = False
             raise self._error
-        if response.answer is None:
-            return HttpReply(response.status, response.headers, b"")
+        if parser.reply is None:
+            return HttpReply(parser.status, parser.headers, b"")
         self._is_calling = False
-        return response.answer
+        return parser.reply
 
     def _receive_rest(self, timeout_s: float | None, begun_s: float) -> None:
-        response = self._response
-        while not (response.is_streaming and response.is_head_read):
+        parser = self._parser
+        while not (parser.is_streaming and parser.is_head_read):
             if timeout_s is not None:
-                # A limit holds for one read, and this answer comes in several.
+                # The timeout of the socket applies to one read, and this response arrives in several.
                 left_s = begun_s + timeout_s - steady_s()
                 if left_s <= 0:
                     self._time_out(timeout_s)
                     return
                 self._set_limit(left_s)
             self._receive()
-            if response.answer is not None or self._error is not None:
+            if parser.reply is not None or self._error is not None:
                 return
         self._received.clear()
 
     def _receive(self) -> None:
-        """Take what the connection has, waiting until it has some. `is_over` if that was its last word."""
+        """Read the available bytes, waiting until there are some. Sets `is_over` at the end of the response."""
         try:
-            # Within one call into C: an interruption comes before it or after it, but loses nothing.
-            self._received.extend(map(self._socket.recv, _ONE_READ))
+            # Both happen within one call into C, so an interruption comes before or after them and loses no bytes.
+            self._received.extend(map(self._socket.recv, ONE_READ))
         except (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             self._time_out(self._limit_s)
         except OSError as error:
@@ -165,26 +163,26 @@ class HttpSocketConnection:
             self._take(self._received[-1])
 
     def _take(self, data: bytes) -> None:
-        response = self._response
+        parser = self._parser
         if not data:
-            response.end()
-            if response.answer is None:
+            parser.end()
+            if parser.reply is None:
                 self._lose(_CLOSED)
             self._end = self._end or _CLOSED
             return
-        is_good = response.feed(data)
-        if response.answer is not None:
-            if not response.keeps_alive:
-                self._end = self._end or "the server closed the connection after its answer"
+        is_good = parser.feed(data)
+        if parser.reply is not None:
+            if not parser.keeps_alive:
+                self._end = self._end or "the server closed the connection after its response"
         elif not is_good:
-            self._lose("what answers there does not speak HTTP/1.1")
+            self._lose("the server does not speak HTTP/1.1")
         if not is_good:
-            self._end = self._end or "what answers there does not speak HTTP/1.1"
+            self._end = self._end or "the server does not speak HTTP/1.1"
 
     def _time_out(self, timeout_s: float) -> None:
         if not self.is_over:
-            self._end = self._end or "the server did not answer in time"
-            self._error = Lost(f"no answer within {timeout_s:g} s", was_sent=True, is_timeout=True)
+            self._end = self._end or "the server did not respond in time"
+            self._error = Lost(f"no response within {timeout_s:g} s", was_sent=True, is_timeout=True)
 
     def _lose(self, reason: str) -> None:
         self._end = self._end or reason
@@ -203,7 +201,7 @@ class HttpSocketConnection:
             self._lose_sending(error)
 
     def _send_and_listen(self, parts: list[bytes], timeout_s: float | None) -> None:
-        """Send much, and stop once it is answered: a server may refuse it at its beginning, and read no further."""
+        """Send a large request, and stop once there is a response: a server may refuse it early and read no further."""
         sock = self._socket
         poll = select.poll()
         poll.register(sock.fileno(), select.POLLIN | select.POLLOUT)
@@ -218,72 +216,72 @@ class HttpSocketConnection:
                         return
                     [(_, events)] = ready
                     if events & ~select.POLLOUT:
-                        self._hear_some()
+                        self._read_available()
                     if events & select.POLLOUT and not self.is_over:
                         with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                             view = view[sock.send(view) :]
         except OSError as error:
             self._lose_sending(error)
         finally:
-            with contextlib.suppress(OSError):  # closed meanwhile
+            with contextlib.suppress(OSError):  # it was closed in the meantime
                 sock.setblocking(True)
             self._limit_s = -1.0 if self._is_tls else self._limit_s
 
-    def _hear_some(self) -> None:
-        """Take what there is, without waiting."""
+    def _read_available(self) -> None:
+        """Read the available bytes without waiting."""
         try:
-            self._received.extend(map(self._socket.recv, _ONE_READ))
+            self._received.extend(map(self._socket.recv, ONE_READ))
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         self._take(self._received[-1])
 
     def _lose_sending(self, error: OSError) -> None:
-        """The other side is gone; a refusal that it left behind is heard first."""
+        """Note that the connection broke while sending, after reading a refusal that the server may have sent."""
         with contextlib.suppress(OSError):
             self._socket.setblocking(False)
             while not self.is_over:
-                self._received.extend(map(self._socket.recv, _ONE_READ))
+                self._received.extend(map(self._socket.recv, ONE_READ))
                 self._take(self._received[-1])
-        if self._response.answer is None:
+        if self._parser.reply is None:
             self._end = self._error = None
             self._lose(f"the connection broke: {error}")
         self._end = self._end or _CLOSED
 
-    # --- Leaving ---------------------------------------------------------------------------------------------------
+    # --- Cancellation ------------------------------------------------------------------------------------------------
 
-    async def leave(self, timeout_s: float) -> HttpReply | None:
-        self._is_left = True
+    async def cancel(self, timeout_s: float) -> HttpReply | None:
+        self._is_cancelled = True
         until_s = steady_s() + timeout_s
-        self._shut_down(socket.SHUT_RDWR if self._is_tls else socket.SHUT_WR)
-        # The caller's thread, if it waits in a read, wakes as the server closes its side.
+        shut_down(self._socket, socket.SHUT_RDWR if self._is_tls else socket.SHUT_WR)
+        # If the caller waits in a read, it wakes when the server closes its side.
         if not self._using.acquire(timeout=timeout_s):
-            self._shut_down(socket.SHUT_RDWR)
+            shut_down(self._socket, socket.SHUT_RDWR)
             self._using.acquire()
         try:
             if not self._is_calling:
-                return None  # the caller has the answer
-            answer = None if self._is_tls else self._hear_out(until_s)
+                return None  # the caller has the response
+            response = None if self._is_tls else self._read_late(until_s)
             self._is_calling = False
-            return answer
+            return response
         finally:
             self._socket.close()
             self._end = self._end or _CLOSED
             self._using.release()
 
-    def _hear_out(self, until_s: float) -> HttpReply | None:
-        """Read what the server had answered before it saw its caller leave."""
-        if not self._response.is_streaming:
-            # From its first byte: the caller may have been interrupted in the middle of the parser.
-            received, self._response = b"".join(self._received), Response(is_stream=False)
+    def _read_late(self, until_s: float) -> HttpReply | None:
+        """Return the response that the server had sent before it saw the cancellation."""
+        if not self._parser.is_streaming:
+            # Parse again from the first byte, because an interruption may have hit the parser.
+            received, self._parser = b"".join(self._received), ResponseParser(is_stream=False)
             if received:
                 self._take(received)
         else:
-            self._response.is_streaming = False
+            self._parser.is_streaming = False
         self._error = None
         while not self.is_over and (left_s := until_s - steady_s()) > 0:
             self._set_limit(left_s)
             self._receive()
-        return self._response.answer
+        return self._parser.reply
 
     def close(self) -> None:
         self._end = self._end or _CLOSED
@@ -291,35 +289,22 @@ class HttpSocketConnection:
             self._socket.close()
             self._using.release()
         else:
-            # Its caller waits in it: it wakes, finds it closed, and closes it.
-            self._shut_down(socket.SHUT_RDWR)
+            # The caller waits in a read. It wakes, finds the connection closed, and closes the socket.
+            shut_down(self._socket, socket.SHUT_RDWR)
 
     def abandon(self) -> None:
         self._is_calling = False
         self.close()
 
-    def _shut_down(self, how: int) -> None:
-        with contextlib.suppress(OSError):  # it is no longer connected, or closed
-            # Not the method of a TLS socket, which would take the connection from under the thread that reads it.
-            socket.socket.shutdown(self._socket, how)
-
     # --- Limits ----------------------------------------------------------------------------------------------------
 
     def _set_limit(self, seconds: float | None) -> None:
-        """Let a read wait so long. By an option of the socket: Python's own timeout costs a call more for each read."""
+        """Set the timeout of reads, by an option of the socket because Python's timeout costs a call for each read."""
         limit_s = seconds or 0.0
         if limit_s == self._limit_s or self._end is not None:
             return
         if self._is_tls:
             self._socket.settimeout(seconds)
         else:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(limit_s))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack_timeout(limit_s))
         self._limit_s = limit_s
-
-
-def _timeval(seconds: float) -> bytes:
-    whole = int(seconds)
-    # Zero would mean for ever.
-    micros = max(int((seconds - whole) * 1_000_000), 0 if whole or not seconds else 1)
-    packed: Any = struct.pack("@ll", whole, micros)
-    return bytes(packed)

@@ -1,4 +1,4 @@
-"""Subscriptions over HTTP: one delivery a line, taken up again whenever the stream ends."""
+"""Subscriptions over HTTP, which send one delivery in each line and are renewed whenever they end."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -7,8 +7,8 @@ import msgspec
 
 from holdfast.client.http.calls import HttpCalls, HttpRequest
 from holdfast.client.http.connection import AnyConnection
-from holdfast.client.http.failures import strange_answer
-from holdfast.client.remote.calls import LEAVE_S
+from holdfast.client.http.failures import unexpected_response
+from holdfast.client.remote.calls import CANCEL_S
 from holdfast.client.remote.lost import Lost
 from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery
@@ -25,7 +25,7 @@ _delivery = msgspec.json.Decoder(DeliveryOut)
 async def stream(
     calls: HttpCalls, give_back: GiveBack, ref: QueueRef, ask: ClaimRequest, prefetch: int
 ) -> AsyncIterator[Delivery]:
-    """Deliveries for ever. What was sent ahead and never asked for is given back when the reader leaves."""
+    """Yield deliveries without end. Those that were received but not yielded are given back when the reader leaves."""
     check_claim_request(ask)
     document = SubscribeRequest(
         tenant=ref.tenant,
@@ -40,12 +40,12 @@ async def stream(
     request = HttpRequest("POST", path, [encode(document)], is_stream=True)
     failures = 0
     while True:
-        await calls.ask_for_ever(request)
+        await calls.send_forever(request)
         connection, request.connection = request.connection, None
         if connection is None:
-            raise strange_answer(calls.url)
+            raise unexpected_response(calls.url)
         lines = _Lines(calls, connection)
-        calls.hold(connection, partial(lines.give_back, give_back, ref))
+        calls.track(connection, partial(lines.give_back, give_back, ref))
         try:
             while (delivery := await lines.next()) is not None:
                 failures = 0
@@ -54,27 +54,29 @@ async def stream(
         except Lost:
             failures += 1
         finally:
-            # Only what was read off the stream and not yielded: a delivery in the reader's hands is its own.
+            # This gives back only deliveries that were not yielded; the others belong to the reader.
             calls.end_stream(connection)
         if failures and not calls.is_closed:
             await calls.pause(failures, 0)
 
 
 def _is_over(delivery: Delivery, ask: ClaimRequest, read_at: float) -> bool:
-    """Whether its lease ran out while it waited for the reader, as far as this machine's own clock can tell."""
+    """Return whether a delivery's lease expired while it waited for the reader, by this machine's clock."""
     return ask.lease_ms is not None and (steady_s() - read_at) * 1_000 >= ask.lease_ms
 
 
 class _Lines:
+    """The lines of a subscription, each a delivery."""
+
     def __init__(self, calls: HttpCalls, connection: AnyConnection) -> None:
         self._calls = calls
         self._connection = connection
         self._buffer = b""
-        # When the bytes at hand were taken off the connection.
+        # When the bytes in the buffer were received, in steady seconds.
         self.read_at = steady_s()
 
     async def next(self) -> Delivery | None:
-        """None at the stream's end."""
+        """Return the next delivery; None at the end of the stream."""
         while b"\n" not in self._buffer:
             part = await self._connection.read()
             if not part:
@@ -85,8 +87,9 @@ class _Lines:
         return self._parse(line)
 
     async def give_back(self, give_back: GiveBack, ref: QueueRef) -> None:
-        answer = await self._connection.leave(LEAVE_S)
-        rest = self._buffer + self._connection.unread() + (b"" if answer is None else answer.body)
+        """Cancel the subscription, and give back the deliveries that were not yielded."""
+        response = await self._connection.cancel(CANCEL_S)
+        rest = self._buffer + self._connection.unread() + (b"" if response is None else response.body)
         unseen = [self._parse(line) for line in rest.split(b"\n")[:-1]]
         await give_back(ref, unseen)
 
@@ -94,4 +97,4 @@ class _Lines:
         try:
             return delivery_of(_delivery.decode(line))
         except msgspec.DecodeError:
-            raise strange_answer(self._calls.url) from None
+            raise unexpected_response(self._calls.url) from None

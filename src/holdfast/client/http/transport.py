@@ -1,4 +1,4 @@
-"""The transport to a server over HTTP, and how it is opened."""
+"""The transport to a server over HTTP, and the functions that open it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +15,8 @@ from holdfast.runtime import run_inline
 
 
 class HttpTransport:
+    """The transport to a server over HTTP."""
+
     def __init__(self, settings: RemoteSettings, *, in_threads: bool = False) -> None:
         self._calls = calls = HttpCalls(settings, in_threads=in_threads)
         codec = HttpCodec(calls)
@@ -27,12 +29,12 @@ class HttpTransport:
 
 
 def open_http_on_loop(url: str, settings: Mapping[str, Any]) -> AsyncHoldfast:
-    """Open for the running loop. No call is made yet: the server may come up later."""
+    """Open a client for the running loop. No call is made yet, so the server may start later."""
     return _open(parse_settings(url, settings), in_threads=False)
 
 
 def open_http(url: str, settings: Mapping[str, Any]) -> Holdfast:
-    """Open for blocking use: each call is made in the calling thread, on a socket of its own."""
+    """Open a blocking client, whose calls each run in the calling thread on a socket of their own."""
     return Holdfast(_open(parse_settings(url, settings), in_threads=True), BlockingDriver(run_inline, lambda: None))
 
 
@@ -40,4 +42,4 @@ def _open(settings: RemoteSettings, *, in_threads: bool) -> AsyncHoldfast:
     async def connect() -> Transport:
         return HttpTransport(settings, in_threads=in_threads)
 
-    return AsyncHoldfast(connect)
+    return AsyncHoldfast(connect, settings.address.url)

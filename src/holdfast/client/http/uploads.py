@@ -1,4 +1,4 @@
-"""An enqueue whose payload goes out bit by bit: one request, as a form of two parts."""
+"""Uploads over HTTP: one request with a multipart form of metadata and payload, sent in parts."""
 
 import secrets
 from typing import NoReturn
@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.client.http.calls import HttpCalls
 from holdfast.client.http.connection import AnyConnection
-from holdfast.client.http.failures import answer_error, strange_answer
+from holdfast.client.http.failures import error_of_response, unexpected_response
 from holdfast.client.http.response import HttpReply
 from holdfast.client.http.shapes import enqueued_of
 from holdfast.client.remote.lost import Lost
@@ -26,7 +26,7 @@ _HEAD = b'--%b\r\nContent-Disposition: form-data; name="%b"\r\nContent-Type: %b\
 
 
 class MultipartForm:
-    """What stands around the payload."""
+    """The bytes of the form before and after the payload."""
 
     def __init__(self, ref: QueueRef, draft: Draft) -> None:
         boundary = secrets.token_hex(16).encode()
@@ -38,10 +38,10 @@ class MultipartForm:
 
 
 class HttpUpload:
-    """`client.transport.Upload`. It has a connection from its first byte until its answer, or until it is closed.
+    """The upload of one message. It holds a connection from its first byte until its response or `abandon`.
 
-    What is cut off before its last boundary is nothing to the server. After it, a lost answer leaves open what became
-    of the message, as for every other enqueue.
+    The server discards a form that ends before its last boundary. If the response to a complete form is lost, the
+    outcome is unknown, as for any other enqueue.
     """
 
     def __init__(self, calls: HttpCalls, ref: QueueRef, draft: Draft, size: int | None) -> None:
@@ -51,20 +51,20 @@ class HttpUpload:
         self._tries = calls.tries(is_repeatable=draft.key is not None)
         self._pause_ms = 0
         self._connection: AnyConnection | None = None
-        # All of it was sent, as far as can be known.
+        # The whole form was sent, as far as is known.
         self._is_whole = False
 
     async def write(self, part: bytes) -> None:
-        await self._send(await self._begun(), part)
+        await self._send(await self._begin(), part)
 
     async def enqueue(self) -> Enqueued:
-        connection = await self._begun()
+        connection = await self._begin()
         await self._send(connection, self._form.after, is_last=True)
-        answer = await self._hear(connection)
+        response = await self._read_response(connection)
         try:
-            [enqueued] = _enqueued.decode(answer.body).messages
+            [enqueued] = _enqueued.decode(response.body).messages
         except (msgspec.DecodeError, ValueError):
-            raise strange_answer(self._calls.url) from None
+            raise unexpected_response(self._calls.url) from None
         self._connection = None
         self._calls.put_back(connection)
         return enqueued_of(enqueued)
@@ -76,13 +76,13 @@ class HttpUpload:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        connection.abandon()  # also when it was answered: what follows would be read as the rest of this body
+        connection.abandon()  # even after a response, because the server would read what follows as part of this body
         self._calls.put_back(connection)
 
     # --- One try ---------------------------------------------------------------------------------------------------
 
-    async def _begun(self) -> AnyConnection:
-        """A connection on which all that comes before the payload was sent. Until then trying again loses nothing."""
+    async def _begin(self) -> AnyConnection:
+        """Return a connection on which the bytes before the payload were sent. Until then, a retry loses nothing."""
         while self._connection is None:
             self._calls.check_open()
             pause_ms, self._pause_ms = self._pause_ms, 0
@@ -96,7 +96,7 @@ class HttpUpload:
                 self._connection.begin()
             except Lost as lost:
                 self._close()
-                failure = self._tries.lost(lost)
+                failure = self._tries.record_loss(lost)
                 self._calls.check_open()
                 if failure.pause_ms is None:
                     raise failure.error from None
@@ -113,22 +113,22 @@ class HttpUpload:
                 parts.append(b"0\r\n\r\n")
             await connection.send(parts, self._calls.timeout_s)
         if connection.is_over and not is_last:
-            await self._hear(connection)
+            await self._read_response(connection)
 
-    async def _hear(self, connection: AnyConnection) -> HttpReply:
-        """Return the answer, if it is a success."""
+    async def _read_response(self, connection: AnyConnection) -> HttpReply:
+        """Return the response if it is a success. Raise its error, or `Interrupted` if the upload can be repeated."""
         try:
-            answer = await connection.answer(self._calls.timeout_s)
+            response = await connection.read_response(self._calls.timeout_s)
         except Lost as lost:
-            self._fail(self._tries.lost(lost, is_cut=not self._is_whole))
-        failure = self._calls.refusal(answer, self._tries, repeats_undone=False)
+            self._fail(self._tries.record_loss(lost, is_cut=not self._is_whole))
+        failure = self._calls.refusal(response, self._tries, repeats_undone=False)
         if failure is not None:
             self._fail(failure)
-        if answer.status >= 300:
-            raise answer_error(self._calls.url, answer)
+        if response.status >= 300:
+            raise error_of_response(self._calls.url, response)
         if not self._is_whole:
-            raise strange_answer(self._calls.url)  # a success, of what was not there yet
-        return answer
+            raise unexpected_response(self._calls.url)  # a success for an incomplete payload
+        return response
 
     def _fail(self, failure: Failure) -> NoReturn:
         self._close()

@@ -1,5 +1,5 @@
-"""Payloads between programs and the wire: encoded, uploaded from a source, read part by part.
+"""Payloads between programs and the network: encoded, uploaded from a source, and read in parts.
 
-Knows no protocol.
+It must not know a protocol.
 Start with `encoding.py`.
 """

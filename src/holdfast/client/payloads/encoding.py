@@ -1,4 +1,4 @@
-"""Payloads as bytes and back: bytes go as they are, anything else as JSON."""
+"""Encoding of payloads: bytes stay unchanged, and anything else becomes JSON."""
 
 import builtins
 import math
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def encode(payload: Any) -> tuple[bytes, str]:
-    """Return a payload's bytes and content type. Raise `InvalidArgument` for a value that has no JSON form."""
+    """Return the bytes and the content type of a payload. Raise `InvalidArgument` for a value without a JSON form."""
     if isinstance(payload, bytes):
         return payload, BYTES
     if isinstance(payload, bytearray | memoryview):
@@ -28,20 +28,20 @@ def encode(payload: Any) -> tuple[bytes, str]:
 
 
 def encode_json(value: Any) -> bytes:
-    """Return a value as JSON text: a value that msgspec encodes, a pydantic model, a mapping, or a subclass of these.
+    """Return a value as JSON: a value that msgspec encodes, a pydantic model, a mapping, or a subclass of these.
 
-    Raise `InvalidArgument`, which names the place, for any other value, for NaN and for infinities.
+    Raise `InvalidArgument`, which says where in the value, for any other value, for NaN and for infinities.
     """
     try:
         encoded = msgspec.json.encode(value, enc_hook=_encode_other)
-        # msgspec writes NaN as null. In a value that is JSON text already, every null is meant.
+        # msgspec encodes NaN as null. A value that is JSON text already contains every null on purpose.
         if b"null" in encoded and not isinstance(value, msgspec.Raw):
             _refuse_nan(msgspec.to_builtins(value, enc_hook=_encode_other))
         return encoded
     except _UNENCODABLE as error:
         raise InvalidArgument(
-            f"a payload of type {type(value).__name__} cannot be encoded as JSON: {error}, at {_where(value)}. Give "
-            "bytes, or a value that JSON can hold",
+            f"a payload of type {type(value).__name__} cannot be encoded as JSON: {error}, at {_where(value)}; give "
+            "bytes, or a value with a JSON form",
             field="payload",
         ) from None
 
@@ -63,9 +63,9 @@ def decode_json(payload: bytes, type: type[T] | None) -> T | Any:
 
 
 def decode_as(payload: bytes, type: Any, *, is_json: bool) -> Any:
-    """Decode a payload as a handler's annotation asks: bytes, text, or JSON into a type.
+    """Decode a payload into the type of a handler's annotation: bytes, text, or JSON into a type.
 
-    `Any` decodes JSON, and leaves other payloads as bytes.
+    `Any` decodes JSON and leaves other payloads as bytes.
     """
     if type is bytes or (type is Any and not is_json):
         return payload
@@ -83,21 +83,21 @@ def check_decodable(type: Any) -> None:
     """Raise `InvalidArgument` for a type that no payload can be decoded into."""
     if type is Any or type is bytes or _pydantic_of(type) is not None:
         return
-    import msgspec.inspect  # imported here, because only handlers need it
+    import msgspec.inspect  # imported here because only handlers need it
 
     try:
         info = msgspec.inspect.type_info(type)
     except TypeError as error:
-        raise InvalidArgument(f"{name_of(type)} is not a type of payloads: {error}") from None
+        raise InvalidArgument(f"a payload cannot be decoded into {name_of(type)}: {error}") from None
     if isinstance(info, msgspec.inspect.CustomType):
         raise InvalidArgument(
-            f"{name_of(type)} is not a type of payloads: give a msgspec Struct, a dataclass, a TypedDict, a pydantic "
-            "model, a builtin type or bytes"
+            f"a payload cannot be decoded into {name_of(type)}: give a msgspec Struct, a dataclass, a TypedDict, a "
+            "pydantic model, a builtin type or bytes"
         )
 
 
 def name_of(type: Any) -> str:
-    """Return the name of a class, or a type such as `list[Order]` as it is written."""
+    """Return the name of a class, or the text of a type such as `list[Order]`."""
     return type.__name__ if isinstance(type, builtins.type) and not get_args(type) else str(type)
 
 
@@ -108,29 +108,31 @@ def _decode_typed(payload: bytes, type: Any) -> Any:
 
 
 def _pydantic_of(type: Any) -> Callable[[bytes], Any] | None:
-    """Return the validator of a pydantic model or dataclass, known by its methods: pydantic need not be installed."""
+    """Return the validator of a pydantic model or dataclass, found by its methods because pydantic is optional."""
     if (validate := getattr(type, "model_validate_json", None)) is not None:
-        return validate  # type: ignore[no-any-return]
+        return validate  # type: ignore[no-any-return]  # the attribute of an unknown class
     return getattr(getattr(type, "__pydantic_validator__", None), "validate_json", None)
 
 
 def _decode_other(type: Any, value: Any) -> Any:
-    """Decode a value inside a type of msgspec's own, such as `list[Model]`."""
+    """Decode a value inside a type of msgspec, such as `list[Model]`."""
     if (validate := getattr(type, "model_validate", None)) is not None:
         return validate(value)
-    raise NotImplementedError(f"{name_of(type)} is not a type of payloads")
+    raise NotImplementedError(f"a payload cannot be decoded into {name_of(type)}")
 
 
 def _why(error: ValueError) -> str:
-    """Return the reason on one line, with the names of the fields. Pydantic's own text spans many lines and quotes
-    the payload."""
+    """Return the reason on one line, with the names of the fields.
+
+    The text of a pydantic error has many lines and quotes the payload.
+    """
     if not callable(errors := getattr(error, "errors", None)):
         return str(error)
     return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'payload'}: {each['msg']}" for each in errors()[:5])
 
 
 def _refuse_nan(value: Any) -> None:
-    """Raise `ValueError` for NaN and infinities, which JSON lacks: written as null, they would change."""
+    """Raise `ValueError` for NaN and infinities, which JSON does not have and null would replace."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not a JSON number")
     if isinstance(value, dict):
@@ -141,10 +143,10 @@ def _refuse_nan(value: Any) -> None:
 
 
 def _encode_other(value: Any) -> Any:
-    """Return a value that msgspec cannot encode by itself as one that it can.
+    """Return a value that msgspec cannot encode as one that it can encode.
 
-    Subclasses of its types (`MessageId` is a `str`) are encoded as the type itself. Pydantic models are known by their
-    method: the library need not be installed.
+    A subclass of one of its types (`MessageId` is a `str`) becomes the type itself. Pydantic models are recognised by
+    their method, because pydantic is optional.
     """
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
@@ -177,7 +179,7 @@ def _encode_other(value: Any) -> Any:
 
 
 def _where(value: Any) -> str:
-    """Return the place of the first part of a value that cannot be encoded, such as `$.order.lines[2]`."""
+    """Return the path to the first part of a value that cannot be encoded, such as `$.order.lines[2]`."""
     path = "$"
     for _ in range(_MAX_PATH):
         inside = _failing_part(value)
@@ -212,5 +214,5 @@ def _is_encodable(value: Any) -> bool:
 
 # The errors that msgspec raises for a value that it cannot encode.
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
-# How deep an error message looks for the wrong part.
+# The deepest nesting that an error message searches for the invalid part.
 _MAX_PATH = 20

@@ -1,4 +1,4 @@
-"""Large payloads, read part by part in both APIs."""
+"""Reading of large payloads in parts, for both APIs."""
 
 import os
 import secrets
@@ -11,7 +11,7 @@ from zlib import crc32
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import Internal
 
-# Bytes read by one request: few enough to hold in memory, and enough that the cost of a request does not matter.
+# The bytes of one request: few enough to hold in memory, and enough that the cost of a request does not matter.
 PART = 1 << 20
 
 Target = BinaryIO | str | os.PathLike[str]
@@ -20,8 +20,8 @@ Target = BinaryIO | str | os.PathLike[str]
 class PayloadCursor:
     """The position in a payload that is being read.
 
-    Length and checksum are compared before the last part is returned. A part that was lost is asked for again by its
-    offset, so no part is returned twice.
+    The length and the checksum are compared before the last part is returned. After a lost request, the part is
+    requested again by its offset, so no part is returned twice.
     """
 
     __slots__ = ("_checksum", "_delivery", "_expected", "_size", "offset")
@@ -36,6 +36,7 @@ class PayloadCursor:
 
     @property
     def is_over(self) -> bool:
+        """True if every part was read."""
         return self.offset >= self._size
 
     def take(self, part: bytes) -> bytes:
@@ -45,8 +46,8 @@ class PayloadCursor:
         is_damaged = self.offset > self._size or not part
         if is_damaged or (self.is_over and self._checksum != self._expected):
             raise Internal(
-                f"the payload of message {self._delivery.id} is not what was enqueued: its length or its checksum "
-                "differs. Read it again; if it stays so, the store is damaged",
+                f"the payload of message {self._delivery.id} differs from the enqueued one in its length or its "
+                "checksum; read it again, and if the error repeats, the store is damaged",
                 id=self._delivery.id,
             )
         return part
@@ -54,8 +55,10 @@ class PayloadCursor:
 
 @contextmanager
 def opened(target: Target) -> Iterator[BinaryIO]:
-    """Open a file to write to. A path gets its file once it is complete, and none after an error; a pipe or a device
-    is written to directly."""
+    """Open a file for writing.
+
+    A path gets its file once it is complete, and no file after an error. A pipe or a device is written to directly.
+    """
     if not isinstance(target, str | os.PathLike):
         yield target
         return
@@ -79,10 +82,10 @@ def opened(target: Target) -> Iterator[BinaryIO]:
 
 
 def write_all(file: BinaryIO, data: bytes) -> int:
-    """Write all of `data`, also to an unbuffered file, which may take less at a time. Return the length."""
+    """Write all of `data`, also to an unbuffered file, which may write less at a time. Return the length."""
     done = 0
     while done < len(data):
-        # A file-like object may return None: then it took everything.
+        # A file-like object may return None, which means that it wrote everything.
         taken: int | None = file.write(data[done:] if done else data)
         done += len(data) - done if taken is None else taken
     return done

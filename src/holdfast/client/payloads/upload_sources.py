@@ -1,4 +1,4 @@
-"""Sources of an upload: a path, an open binary file, or an iterable of bytes."""
+"""The sources of uploads: paths, open binary files, and iterables of bytes."""
 
 import asyncio
 import io
@@ -15,35 +15,35 @@ Source = Path | BinaryIO | Iterable[bytes]
 AsyncSource = Source | AsyncIterable[bytes]
 
 # Smaller parts of an iterable are joined to parts of this size, because each request has a cost. The slowest source
-# that a server accepts (4 KiB a second) fills one in eight seconds, and a server waits ten seconds for the next part.
+# that a server accepts (4 KiB/s) fills one in eight seconds, and a server waits ten seconds for the next part.
 _JOINED_BYTES = 32 << 10
 
 
 class FileSource:
-    """A file, from its current position to its end as of now."""
+    """A file, from its current position to its current end."""
 
     def __init__(self, file: Any, *, is_own: bool = False) -> None:
         if isinstance(file, io.TextIOBase):
-            raise _unfit("a file opened in text mode", "open it in binary mode, 'rb'")
+            raise _unsuitable("a file opened in text mode", "open it in binary mode, 'rb'")
         if getattr(file, "closed", False):
-            raise _unfit("a file that is closed", "open it, and keep it open until the upload is over")
-        if not _says(file, "readable", otherwise=True):
-            raise _unfit("a file that was not opened for reading", "open it with 'rb'")
+            raise _unsuitable("a closed file", "open it, and keep it open until the upload has ended")
+        if not _query(file, "readable", otherwise=True):
+            raise _unsuitable("a file that was not opened for reading", "open it with 'rb'")
         self._file = file
         self._is_own = is_own
-        # The position to start again from; None if the file cannot seek.
-        self._start = file.tell() if _says(file, "seekable", otherwise=False) else None
+        # The position from which to start again; None if the file cannot seek.
+        self._start = file.tell() if _query(file, "seekable", otherwise=False) else None
         self.size = _size_of(file, self._start)
         self._left = self.size
 
     def read(self) -> bytes:
-        """Return the next part, empty at the end."""
+        """Return the next part; empty at the end."""
         part: object = self._file.read(PART if self._left is None else min(PART, self._left))
         if part is None:
-            raise _unfit("a file that does not wait for its data", "open it in blocking mode")
+            raise _unsuitable("a non-blocking file", "open it in blocking mode")
         if not isinstance(part, bytes | bytearray):
             hint = "open it in binary mode, 'rb'" if isinstance(part, str) else "read() must return bytes"
-            raise _unfit(f"a file that reads as {type(part).__name__}", hint)
+            raise _unsuitable(f"a file that reads as {type(part).__name__}", hint)
         if self._left is not None:
             if not part and self._left:
                 raise InvalidArgument(
@@ -54,7 +54,7 @@ class FileSource:
         return bytes(part)
 
     def rewind(self) -> bool:
-        """Go back to the start. Return whether that was possible."""
+        """Go back to the start. Return False if that is not possible."""
         if self._start is None:
             return False
         self._file.seek(self._start)
@@ -117,7 +117,7 @@ class _Joined:
     def add(self, part: object) -> Iterator[bytes]:
         if not isinstance(part, bytes | bytearray | memoryview):
             raise InvalidArgument(
-                f"the source gave a part of type {type(part).__name__}: each must be bytes", field="source"
+                f"the source yielded a part of type {type(part).__name__}; each part must be bytes", field="source"
             )
         held = self._held
         if len(held) + memoryview(part).nbytes < _JOINED_BYTES:
@@ -143,56 +143,59 @@ Opened = FileSource | IterableSource
 
 
 def open_source(source: Any) -> Opened:
-    """Open a source of the blocking API. Raise `InvalidArgument` for a value that is none."""
+    """Open a source in the blocking API. Raise `InvalidArgument` for an unsuitable value."""
     if isinstance(source, str | os.PathLike):
         return open_path(source)
     if not hasattr(source, "read") and not hasattr(source, "__iter__") and hasattr(source, "__aiter__"):
-        raise _unfit("an async iterable", "it is for the queues of holdfast.open_async; give an iterable here")
-    return _taken(source)
+        raise _unsuitable("an async iterable", "it is for queues of holdfast.open_async; give an iterable here")
+    return _open_value(source)
 
 
 async def open_source_async(source: Any) -> Opened:
-    """Open a source of the async API. Raise `InvalidArgument` for a value that is none."""
+    """Open a source in the async API. Raise `InvalidArgument` for an unsuitable value."""
     if isinstance(source, str | os.PathLike):
         return await asyncio.to_thread(open_path, source)
-    # Looked at before `read`, which is a coroutine in streams that have both.
-    return IterableSource(source) if hasattr(source, "__aiter__") else _taken(source)
+    # `__aiter__` is checked before `read`, because `read` is a coroutine in streams that have both.
+    return IterableSource(source) if hasattr(source, "__aiter__") else _open_value(source)
 
 
 def open_path(path: Path) -> FileSource:
     return FileSource(io.FileIO(path), is_own=True)
 
 
-def _taken(source: Any) -> Opened:
+def _open_value(source: Any) -> Opened:
     if isinstance(source, bytes | bytearray | memoryview):
-        raise _unfit("bytes", "use enqueue() for a payload that is in memory")
+        raise _unsuitable("bytes", "use enqueue() for a payload that is in memory")
     if hasattr(source, "read"):
         return FileSource(source)
     if hasattr(source, "__iter__") and not isinstance(source, type):
         return IterableSource(source)
-    raise _unfit(f"a {type(source).__name__}", "give a path, an open binary file, or an iterable of bytes")
+    raise _unsuitable(f"a {type(source).__name__}", "give a path, an open binary file, or an iterable of bytes")
 
 
 def _size_of(file: Any, start: int | None) -> int | None:
-    """Return the number of bytes to come, if it is certain. A decompressing file has the number of the packed one."""
+    """Return the number of bytes that will be read, if it is certain.
+
+    A decompressing file reports the size of the compressed one.
+    """
     if start is None:
         return None
     if isinstance(file, io.BytesIO):
-        left = len(file.getbuffer()) - start
+        remaining = len(file.getbuffer()) - start
     elif isinstance(getattr(file, "raw", file), io.FileIO):
         status = os.fstat(file.fileno())
-        left = status.st_size - start if stat.S_ISREG(status.st_mode) else 0
+        remaining = status.st_size - start if stat.S_ISREG(status.st_mode) else 0
     else:
         return None
-    # A size of zero is not certain: files of /proc have it too.
-    return left if left > 0 else None
+    # A size of zero is not certain, because files of /proc have it too.
+    return remaining if remaining > 0 else None
 
 
-def _says(file: Any, what: str, *, otherwise: bool) -> bool:
-    """Ask a file-like object, which may have no other method than `read`."""
-    said = getattr(file, what, None)
-    return bool(said()) if callable(said) else otherwise
+def _query(file: Any, method: str, *, otherwise: bool) -> bool:
+    """Return what a method of a file-like object returns; `otherwise` if it lacks the method."""
+    found = getattr(file, method, None)
+    return bool(found()) if callable(found) else otherwise
 
 
-def _unfit(what: str, instead: str) -> InvalidArgument:
+def _unsuitable(what: str, instead: str) -> InvalidArgument:
     return InvalidArgument(f"{what} cannot be uploaded: {instead}", field="source")

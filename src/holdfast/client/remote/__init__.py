@@ -1,4 +1,5 @@
-"""The client's side of every wire: calls are repeated where that is safe, shared, left and given back.
+"""The part of a remote client that all protocols share: retries, shared requests, cancellation, and giving back.
 
-A protocol only encodes: it writes requests, reads answers, and knows nothing of retries. Start with `calls.py`.
+It knows no protocol; a protocol writes requests, reads responses, and decides nothing about retries.
+Start with `calls.py`.
 """

@@ -1,4 +1,4 @@
-"""Calls to a server over whichever wire: tried again where that is safe, and left without stranding anything."""
+"""Calls to a server over any protocol: retried where that is safe, and cancelled without leaving messages leased."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -17,13 +17,13 @@ from holdfast.model.errors import HoldfastError, StoreUnavailable
 
 _log = logging.getLogger("holdfast")
 
-# Between two rounds of a call that goes on for ever.
+# The shortest pause between two rounds of a call that is repeated for ever.
 _ROUND_MS = 5_000
-# For the server to see that a caller left, and how long that caller waits for it.
-LEAVE_S = 5.0
-GONE_S = 1.0
+# How long a cancelled call waits for the server's last response, and how long its caller waits for that to end.
+CANCEL_S = 5.0
+CANCEL_WAIT_S = 1.0
 
-Leave = Callable[[], Coroutine[Any, Any, None]]
+Cancel = Callable[[], Coroutine[Any, Any, None]]
 
 
 class AnyRequest(Protocol):
@@ -31,177 +31,181 @@ class AnyRequest(Protocol):
 
     # Idempotent: safe to send again.
     is_repeatable: bool
-    # Sent by a client that is closing, too.
+    # Also sent while the client is closing.
     is_last: bool
 
 
 Req = TypeVar("Req", bound=AnyRequest)
-Ans = TypeVar("Ans")
+Res = TypeVar("Res")
 
 
-class Reply(msgspec.Struct, Generic[Ans]):
-    """An answer. `is_unsure`: an earlier try of the same call went unanswered, and may have been carried out."""
+class Reply(msgspec.Struct, Generic[Res]):
+    """A response. `is_unsure`: an earlier try of the call had no response and may have been carried out."""
 
-    answer: Ans
+    response: Res
     is_unsure: bool = False
 
 
-class Calls(ABC, Generic[Req, Ans]):
-    """A protocol fills in how one try is made, how its failure is told, and how it disconnects."""
+class Calls(ABC, Generic[Req, Res]):
+    """The calls of one client. A protocol implements one try, the reading of its errors, and disconnecting."""
 
     def __init__(self, url: str, settings: RemoteSettings, make_tasks: Callable[[], Tasks]) -> None:
         self.url = url
         self.settings = settings
         self.timeout_s = settings.timeout_ms / 1_000
-        self._standing = RetryState(url, settings.timeout_ms, settings.retries, SystemDice().roll)
+        self._retry_state = RetryState(url, settings.timeout_ms, settings.retries, SystemDice().roll)
         self._make_tasks = make_tasks
         self._inherited: list[object] = []
         self.begin()
         listen_for_forks(self)
 
     def begin(self) -> None:
-        """Use the running loop from now on, or the calling threads, over connections that are still to be made."""
+        """Start on the running loop or in the calling threads. Connections are made later, when they are needed."""
         self.tasks = self._make_tasks()
-        # How each call that waits, and each stream, is left; by its connection or its number.
-        self._leaving: dict[object, Leave] = {}
-        self._standing.is_inherited = False
+        # By connection or number: a function that cancels the waiting call or the stream.
+        self._cancels: dict[object, Cancel] = {}
+        self._retry_state.is_inherited = False
 
     def forked(self) -> None:
-        """Keep off the parent's connections, and keep them: freed, each would warn that it is open."""
-        self._inherited += [self.tasks, self._leaving]
+        """Stop using the parent's connections. Keep references to them, because freeing an open one logs a warning."""
+        self._inherited += [self.tasks, self._cancels]
         if self.tasks.survives_fork:
             self.begin()
         else:
-            self._standing.is_inherited = True
+            self._retry_state.is_inherited = True
 
-    # --- What a protocol fills in ----------------------------------------------------------------------------------
-
-    @abstractmethod
-    async def attempt(self, request: Req) -> Ans:
-        """Send a request and return its answer, be it a refusal. Raise `Lost`."""
+    # --- The methods of a protocol -------------------------------------------------------------------------------
 
     @abstractmethod
-    def failure_in(self, request: Req, answer: Ans, tries: Callable[[], Tries]) -> Failure | None:
-        """Return None for an answer that stands, else whether and when the call is made again."""
+    async def try_once(self, request: Req) -> Res:
+        """Send a request once, and return its response, which may be an error. Raise `Lost` without a response."""
 
     @abstractmethod
-    def error_in(self, answer: Ans) -> HoldfastError | None:
-        """Return the error of an answer that stands; None for a success."""
+    def failure_in(self, request: Req, response: Res, tries: Callable[[], Tries]) -> Failure | None:
+        """Return None for a final response; otherwise return whether and when to repeat the call."""
+
+    @abstractmethod
+    def error_in(self, response: Res) -> HoldfastError | None:
+        """Return the error in a final response; None for a success."""
 
     @abstractmethod
     async def disconnect(self) -> None:
-        """Close every connection: calls under way end without an answer."""
+        """Close every connection. Open calls end without a response."""
 
     # --- A call ----------------------------------------------------------------------------------------------------
 
-    async def ask(self, request: Req) -> Ans:
-        """Return the answer to a call if it is a success, else raise its error."""
+    async def send(self, request: Req) -> Res:
+        """Send a request, with retries where they are safe. Return the response, or raise its error."""
         outcome = await self._try(request)
         if not isinstance(outcome, Lost) and self.error_in(outcome) is None:
-            # Nearly every call is done by its first try, and needs no record of its tries.
-            self._standing.was_answered = True
+            # Nearly every call succeeds at its first try, and needs no record of its tries.
+            self._retry_state.has_responded = True
             return outcome
-        return self.checked(await self._try_on(request, outcome))
+        return self.check(await self._retry(request, outcome))
 
-    async def tell(self, request: Req) -> Reply[Ans]:
-        """Return the answer to a call, be it a refusal, tried again where that is safe."""
-        return await self._try_on(request, await self._try(request))
+    async def send_unchecked(self, request: Req) -> Reply[Res]:
+        """Send a request, with retries where they are safe. Return the final response, which may be an error."""
+        return await self._retry(request, await self._try(request))
 
-    async def _try(self, request: Req) -> Ans | Lost:
+    async def _try(self, request: Req) -> Res | Lost:
         if not request.is_last:
-            self._standing.check_open()
+            self._retry_state.check_open()
         try:
-            return await self.attempt(request)
+            return await self.try_once(request)
         except Lost as lost:
             return lost
 
-    async def _try_on(self, request: Req, outcome: Ans | Lost) -> Reply[Ans]:
-        """Return the answer that stands in the end, given the outcome of the first try."""
-        standing = self._standing
+    async def _retry(self, request: Req, outcome: Res | Lost) -> Reply[Res]:
+        """Return the final response, given the outcome of the first try."""
+        retry_state = self._retry_state
         tries: Tries | None = None
 
         def tries_of_call() -> Tries:
             nonlocal tries
-            tries = tries or Tries(standing, is_repeatable=request.is_repeatable)
+            tries = tries or Tries(retry_state, is_repeatable=request.is_repeatable)
             return tries
 
         while True:
             failure: Failure | None
             if isinstance(outcome, Lost):
-                failure = tries_of_call().lost(outcome)
+                failure = tries_of_call().record_loss(outcome)
             else:
                 failure = self.failure_in(request, outcome, tries_of_call)
-                standing.was_answered = True
+                retry_state.has_responded = True
                 if failure is None:
                     return Reply(outcome, tries is not None and tries.is_unsure)
             if not request.is_last:
-                standing.check_open()
+                retry_state.check_open()
             if failure.pause_ms is None:
                 raise failure.error
             if failure.pause_ms:
                 await self.tasks.sleep(failure.pause_ms / 1_000)
             outcome = await self._try(request)
 
-    def checked(self, told: Reply[Ans]) -> Ans:
-        """Return an answer if it is a success, else raise its error."""
-        error = self.error_in(told.answer)
+    def check(self, reply: Reply[Res]) -> Res:
+        """Return the response if it is a success, or raise its error."""
+        error = self.error_in(reply.response)
         if error is None:
-            return told.answer
-        if told.is_unsure:
-            error.add_note("an earlier try of this call went unanswered, and may have been carried out")
+            return reply.response
+        if reply.is_unsure:
+            error.add_note("an earlier try of this call had no response and may have been carried out")
         raise error
 
-    async def ask_for_ever(self, request: Req) -> Ans:
-        """The same for those who wait for ever: a server that is gone may come back."""
-        standing, rounds = self._standing, 0
+    async def send_forever(self, request: Req) -> Res:
+        """Send a request as `send` does, and repeat it while a server that has responded before is unreachable.
+
+        Use it for claims that wait for ever.
+        """
+        retry_state, rounds = self._retry_state, 0
         while True:
             try:
-                return await self.ask(request)
+                return await self.send(request)
             except StoreUnavailable as error:
-                if not standing.was_answered or not standing.retries or standing.is_closed:
+                if not retry_state.has_responded or not retry_state.retries or retry_state.is_closed:
                     raise
-                _log.warning("still trying: %s", error.message)
+                _log.warning("server_unreachable, trying again: %s", error.message)
             await self.pause(rounds, _ROUND_MS)
             rounds += 1
 
     async def pause(self, retries: int, at_least_ms: int | None) -> None:
-        await self.tasks.sleep(self._standing.pause_ms(retries, at_least_ms) / 1_000)
+        """Sleep for the backoff of this number of retries."""
+        await self.tasks.sleep(self._retry_state.pause_ms(retries, at_least_ms) / 1_000)
 
     def tries(self, *, is_repeatable: bool) -> Tries:
-        return Tries(self._standing, is_repeatable=is_repeatable)
+        return Tries(self._retry_state, is_repeatable=is_repeatable)
 
-    # --- Its end ---------------------------------------------------------------------------------------------------
+    # --- The end ---------------------------------------------------------------------------------------------------
 
     @property
     def is_closed(self) -> bool:
-        return self._standing.is_closed
+        return self._retry_state.is_closed
 
     def check_open(self) -> None:
-        self._standing.check_open()
+        self._retry_state.check_open()
 
-    def hold(self, call: object, leave: Leave) -> None:
-        """Let closing leave this call, or stream; by its connection or its number."""
-        self._leaving[call] = leave
+    def track(self, call: object, cancel: Cancel) -> None:
+        """Let `close` cancel this call or stream. `call` is its connection or its number."""
+        self._cancels[call] = cancel
 
-    def release(self, call: object) -> Leave | None:
-        """Return how it would be left, unless closing has seen to that or it was released before."""
-        return self._leaving.pop(call, None)
+    def untrack(self, call: object) -> Cancel | None:
+        """Return the function that cancels the call; None if `close` cancels it, or it was untracked before."""
+        return self._cancels.pop(call, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work that no caller's leaving ends; closing waits for it."""
+        """Run work in the background. The cancellation of a caller does not reach it, and `close` waits for it."""
         self.tasks.spawn(work)
 
     def stop(self) -> None:
-        """Make no more calls, but for those that give back."""
-        self._standing.is_closed = True
-        self.tasks.end_sleeps()
+        """Make no more calls, except those that give messages back."""
+        self._retry_state.is_closed = True
+        self.tasks.wake_sleepers()
 
     async def close(self) -> None:
-        """Close; what callers left behind is given back first."""
+        """Cancel open calls, give back their messages, and disconnect."""
         self.stop()
-        if self._standing.is_inherited:
-            return  # the parent closes its own
-        for leave in list(self._leaving.values()):
-            self.spawn(leave())
-        await self.tasks.idle()
+        if self._retry_state.is_inherited:
+            return  # the connections belong to the parent process, which closes them
+        for cancel in list(self._cancels.values()):
+            self.spawn(cancel())
+        await self.tasks.join()
         await self.disconnect()

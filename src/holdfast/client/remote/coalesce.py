@@ -1,7 +1,7 @@
-"""Concurrent calls of one item each, carried as one request.
+"""Concurrent calls of one item each, sent together in one request.
 
-The first goes at once. Those that come while it is under way ride together on the next: nobody waits for company, and
-the more callers there are, the fewer requests each of them costs.
+The first call is sent at once. Calls that arrive while it is open share the next request. No call waits in order to be
+shared, and the more callers there are, the fewer requests each of them costs.
 """
 
 import asyncio
@@ -23,13 +23,14 @@ MAX_BYTES = 1 << 20
 
 
 class Coalescer(Protocol[In_contra, Out_co]):
-    """Calls that may share a request, which carries out all or none, unless it answers each on its own."""
+    """Calls that may share a request, which carries out all items or none, or returns one result for each."""
 
-    async def add(self, item: In_contra) -> Out_co: ...
+    async def add(self, item: In_contra) -> Out_co:
+        """Send an item, perhaps together with those of other callers, and return its result."""
 
 
 class LoopCoalescer(Generic[In, Out]):
-    """For callers on one event loop."""
+    """The coalescer for callers on one event loop."""
 
     def __init__(
         self,
@@ -53,9 +54,9 @@ class LoopCoalescer(Generic[In, Out]):
             [result] = await self._send([item])
             return result
         finally:
-            self._go_on()
+            self._send_next()
 
-    def _go_on(self) -> None:
+    def _send_next(self) -> None:
         if self._waiting:
             self._spawn(self._run())
         else:
@@ -64,9 +65,9 @@ class LoopCoalescer(Generic[In, Out]):
     async def _run(self) -> None:
         try:
             while batch := self._take():
-                await self._carry(batch)
+                await self._send_batch(batch)
         finally:
-            self._go_on()
+            self._send_next()
 
     def _take(self) -> list[tuple[In, asyncio.Future[Out]]]:
         batch: list[tuple[In, asyncio.Future[Out]]] = []
@@ -77,18 +78,18 @@ class LoopCoalescer(Generic[In, Out]):
             if batch and size > MAX_BYTES:
                 break
             self._waiting.popleft()
-            if not future.done():  # whoever left before its turn is left out
+            if not future.done():  # skip a caller that was cancelled while it waited
                 batch.append((item, future))
         return batch
 
-    async def _carry(self, batch: list[tuple[In, asyncio.Future[Out]]]) -> None:
+    async def _send_batch(self, batch: list[tuple[In, asyncio.Future[Out]]]) -> None:
         try:
             results = await self._send([item for item, _ in batch])
         except (Refused, Throttled) as error:
             if len(batch) == 1:
                 _fail(batch, error)
-            else:  # nothing of it was done: each is asked for on its own, so that one does not fail the others
-                await asyncio.gather(*(self._carry([each]) for each in batch))
+            else:  # no item was carried out: send each alone, so that one error does not fail the other callers
+                await asyncio.gather(*(self._send_batch([each]) for each in batch))
         except BaseException as error:
             _fail(batch, error)
             if not isinstance(error, HoldfastError):
@@ -106,95 +107,95 @@ def _fail(batch: "list[tuple[In, asyncio.Future[Out]]]", error: BaseException) -
 
 
 def _copy(error: BaseException) -> BaseException:
-    """Return an error for one of several callers: a raised error collects tracebacks and notes."""
+    """Return a copy of an error for one of several callers, because a raised error collects tracebacks and notes."""
     return type(error)(error.message, **error.facts) if isinstance(error, HoldfastError) else error
 
 
 # --- In threads ---------------------------------------------------------------------------------------------------
 
 
-class _Turn(Enum):
-    # Behind others, or on another caller's request.
+class _CallState(Enum):
+    # The call waits for its turn, or another caller sends it.
     WAITING = "waiting"
-    # It is to send the next request, with others along.
-    LEADING = "leading"
-    # It was refused together with others, of which nothing was done: it is to go alone.
+    # The caller sends the next request, with the items of other callers.
+    SENDER = "sender"
+    # The shared request was refused and had no effect, so the caller sends its item alone.
     ALONE = "alone"
     OVER = "over"
 
 
-class _Rider(Generic[In, Out]):
-    __slots__ = ("error", "item", "result", "turn", "woken")
+class _WaitingCall(Generic[In, Out]):
+    __slots__ = ("error", "item", "result", "state", "woken")
 
     def __init__(self, item: In) -> None:
         self.item = item
-        self.turn = _Turn.WAITING
+        self.state = _CallState.WAITING
         self.result: Out
         self.error: BaseException | None = None
-        # Held until the caller has something to do, or its result: acquiring it waits.
+        # Held until the caller has to act or has its result; the caller waits by acquiring it.
         self.woken = threading.Lock()
         self.woken.acquire()
 
-    def wake(self, turn: _Turn) -> None:
-        self.turn = turn
+    def wake(self, state: _CallState) -> None:
+        self.state = state
         self.woken.release()
 
 
 class ThreadCoalescer(Generic[In, Out]):
-    """For callers in threads: one of those that wait sends for all of them, as soon as the sender before is done."""
+    """The coalescer for callers in threads. When a sender is done, one of the waiting callers sends for all of them."""
 
     def __init__(self, send: Callable[[list[In]], Awaitable[list[Out]]], size_of: Callable[[In], int]) -> None:
         self._send = send
         self._size_of = size_of
         self._lock = threading.Lock()
-        self._waiting: deque[_Rider[In, Out]] = deque()
+        self._waiting: deque[_WaitingCall[In, Out]] = deque()
         self._is_busy = False
         # A forked child makes its own coalescers.
         self._main_thread = threading.main_thread().ident
 
     async def add(self, item: In) -> Out:
         if threading.get_ident() == self._main_thread:
-            # Only the main thread can be interrupted, at any point: it holds nothing that others wait for.
+            # Only the main thread can be interrupted, at any point, so it must not send for other callers.
             [result] = await self._send([item])
             return result
-        rider: _Rider[In, Out] | None = None
+        call: _WaitingCall[In, Out] | None = None
         with self._lock:
             if self._is_busy:
-                rider = _Rider(item)
-                self._waiting.append(rider)
+                call = _WaitingCall(item)
+                self._waiting.append(call)
             self._is_busy = True
-        if rider is not None:
-            return await self._ride(rider)
+        if call is not None:
+            return await self._wait_turn(call)
         try:
             [result] = await self._send([item])
             return result
         finally:
-            self._hand_on()
+            self._wake_next()
 
-    async def _ride(self, rider: "_Rider[In, Out]") -> Out:
-        rider.woken.acquire()
-        if rider.turn is _Turn.LEADING:
+    async def _wait_turn(self, call: "_WaitingCall[In, Out]") -> Out:
+        call.woken.acquire()
+        if call.state is _CallState.SENDER:
             try:
-                await self._lead(rider)
+                await self._send_batch(call)
             finally:
-                self._hand_on()
-        if rider.turn is _Turn.ALONE:
-            [result] = await self._send([rider.item])
+                self._wake_next()
+        if call.state is _CallState.ALONE:
+            [result] = await self._send([call.item])
             return result
-        if rider.error is not None:
-            raise rider.error
-        return rider.result
+        if call.error is not None:
+            raise call.error
+        return call.result
 
-    def _hand_on(self) -> None:
+    def _wake_next(self) -> None:
         with self._lock:
             if self._waiting:
-                self._waiting.popleft().wake(_Turn.LEADING)
+                self._waiting.popleft().wake(_CallState.SENDER)
             else:
                 self._is_busy = False
 
-    async def _lead(self, leader: "_Rider[In, Out]") -> None:
-        """Send for this caller and for those that wait behind it, and wake them."""
-        batch = self._take(leader)
+    async def _send_batch(self, sender: "_WaitingCall[In, Out]") -> None:
+        """Send the items of this caller and of those that wait behind it, and wake them."""
+        batch = self._take(sender)
         others = batch[1:]
         try:
             results = await self._send([each.item for each in batch])
@@ -202,23 +203,23 @@ class ThreadCoalescer(Generic[In, Out]):
             if not others:
                 raise
             for each in batch:
-                each.turn = _Turn.ALONE
+                each.state = _CallState.ALONE
             for each in others:
                 each.woken.release()
         except BaseException as error:
             for each in others:
                 each.error = _copy(error)
-                each.wake(_Turn.OVER)
+                each.wake(_CallState.OVER)
             raise
         else:
             for each, result in zip(batch, results, strict=True):
                 each.result = result
-            leader.turn = _Turn.OVER
+            sender.state = _CallState.OVER
             for each in others:
-                each.wake(_Turn.OVER)
+                each.wake(_CallState.OVER)
 
-    def _take(self, leader: "_Rider[In, Out]") -> "list[_Rider[In, Out]]":
-        batch, size = [leader], self._size_of(leader.item)
+    def _take(self, sender: "_WaitingCall[In, Out]") -> "list[_WaitingCall[In, Out]]":
+        batch, size = [sender], self._size_of(sender.item)
         with self._lock:
             while self._waiting and len(batch) < MAX_ITEMS:
                 size += self._size_of(self._waiting[0].item)

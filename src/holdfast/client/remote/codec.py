@@ -1,4 +1,4 @@
-"""What a protocol has to bring beside its connections: its requests, written, and its answers, read."""
+"""The interface of a protocol's codec, which writes requests and reads responses."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
@@ -11,25 +11,25 @@ from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.wire.operation import Operation
 
 Req_co = TypeVar("Req_co", covariant=True)
-Ans = TypeVar("Ans")
+Res = TypeVar("Res")
 
 
-class Codec(Protocol[Req_co, Ans]):
-    """No I/O, no retries. An answer is one that its calls let pass: a refusal in it is raised as its error."""
+class Codec(Protocol[Req_co, Res]):
+    """Encodes and decodes without I/O or retries. Its responses are final; it raises the error in a response."""
 
-    # The verdicts that a claim can carry.
-    riding: frozenset[Settle]
-    # One request can carry verdicts of several kinds.
+    # The kinds of verdicts that a claim can carry.
+    verdicts_on_claim: frozenset[Settle]
+    # A request can carry verdicts of several kinds.
     mixes_verdicts: bool
-    # The longest wait of one request that can be written.
-    longest_wait_ms: int
-    # The largest payload that shares a request with others: nobody is to wait for a larger one.
-    most_shared_bytes: int
+    # The longest wait that a request can express.
+    max_wait_ms: int
+    # The largest payload, in bytes, that shares a request with others. No caller should wait for a larger one.
+    max_shared_bytes: int
 
     def enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool) -> Req_co:
-        """`is_shared`: these are several callers' messages."""
+        """Return a request that enqueues. `is_shared`: the messages belong to several callers."""
 
-    def enqueued(self, answer: Ans) -> list[Enqueued]: ...
+    def enqueued(self, response: Res) -> list[Enqueued]: ...
 
     def claim(
         self,
@@ -37,26 +37,29 @@ class Codec(Protocol[Req_co, Ans]):
         ask: ClaimRequest,
         wait_ms: int | None,
         verdicts: list[Verdict],
-        heard_late: Callable[[Ans], Awaitable[None]],
+        on_late: Callable[[Res], Awaitable[None]],
     ) -> Req_co:
-        """`heard_late` is given an answer that came after its caller had left."""
+        """Return a request that claims. `on_late` gets a response that came after the caller was cancelled."""
 
-    def claimed(self, answer: Ans, verdicts: list[Verdict]) -> Exchanged: ...
+    def claimed(self, response: Res, verdicts: list[Verdict]) -> Exchanged: ...
 
-    def deliveries(self, answer: Ans) -> list[Delivery]:
-        """Return the deliveries alone of an answer to a claim."""
+    def deliveries(self, response: Res) -> list[Delivery]:
+        """Return only the deliveries in a response to a claim."""
 
     def settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool) -> Req_co:
-        """Of one kind, unless the protocol mixes them. `is_last`: sent by a client that is closing, too."""
+        """Return a request that settles. The verdicts are of one kind, unless the protocol mixes them.
 
-    def settled(self, answer: Ans, verdicts: list[Verdict]) -> list[Result]: ...
+        `is_last`: also sent while the client is closing.
+        """
+
+    def settled(self, response: Res, verdicts: list[Verdict]) -> list[Result]: ...
 
     def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Req_co: ...
 
-    def part(self, answer: Ans) -> PayloadPart: ...
+    def part(self, response: Res) -> PayloadPart: ...
 
     def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> Req_co: ...
 
-    def operated(self, operation: Operation[Any, Any], request: Any, answer: Ans) -> Any: ...
+    def operated(self, operation: Operation[Any, Any], request: Any, response: Res) -> Any: ...
 
     def upload(self, ref: QueueRef, draft: Draft, size: int | None) -> TransportUpload: ...

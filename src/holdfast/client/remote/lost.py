@@ -1,10 +1,10 @@
-"""A call that got no answer, and the error that its caller is given for it."""
+"""Calls without a response, and the error that their caller gets."""
 
 from holdfast.model.errors import StoreUnavailable
 
 
 class Lost(Exception):
-    """A call that got no answer. `was_sent`: the server may have carried it out."""
+    """Raised for a call without a response. `was_sent`: the server may have carried it out."""
 
     def __init__(self, reason: str, *, was_sent: bool, is_timeout: bool = False) -> None:
         super().__init__(reason)
@@ -13,16 +13,16 @@ class Lost(Exception):
         self.is_timeout = is_timeout
 
 
-class Reused(Lost):
-    """Lost on a connection that had been idle, before a byte of an answer."""
+class LostOnReuse(Lost):
+    """Raised for a call on a connection that had been idle, which ended before the first byte of a response."""
 
 
 def lost_error(
-    url: str, lost: Lost, *, is_repeatable: bool, was_answered: bool, is_unsure: bool, is_cut: bool = False
+    url: str, lost: Lost, *, is_repeatable: bool, has_responded: bool, is_unsure: bool, is_cut: bool = False
 ) -> StoreUnavailable:
-    """Return the error for a call without an answer; its `outcome` tells programs whether it may have happened.
+    """Return the error for a call without a response. Its `outcome` says whether the call may have been carried out.
 
-    `is_unsure`: this try, or an earlier one, may have been carried out. `is_cut`: not all of it was sent.
+    `is_unsure`: this try or an earlier one may have been carried out. `is_cut`: the request was not sent completely.
     """
     outcome = "unknown" if is_unsure else "nothing happened"
     if not lost.was_sent:
@@ -33,16 +33,16 @@ def lost_error(
         )
     if is_cut and not is_unsure:
         return StoreUnavailable(
-            f"{url} was lost in the middle of the payload: {lost.reason}. Nothing was enqueued: asking again is safe.",
+            f"{url} was lost in the middle of the payload: {lost.reason}. Nothing was enqueued. It is safe to retry.",
             url=url,
             outcome=outcome,
         )
     unknown = (
-        "Asking again is safe."
+        "It is safe to retry."
         if is_repeatable
-        else "Whether the call was carried out is not known: look before repeating it, or give messages a key."
+        else "The call may have been carried out: check before you repeat it, or give messages a key."
     )
-    if url.startswith(("https:", "holdfasts:")) and not was_answered and not lost.is_timeout:
-        # A server that turns a client away by its certificate says so after the client's handshake is over.
-        unknown += " If the server asks for client certificates, give tls_cert and tls_key."
+    if url.startswith(("https:", "holdfasts:")) and not has_responded and not lost.is_timeout:
+        # A server that rejects the client's certificate says so only after the client's part of the handshake.
+        unknown += " If the server requires client certificates, give tls_cert and tls_key."
     return StoreUnavailable(f"{url} did not answer: {lost.reason}. {unknown}", url=url, outcome=outcome)

@@ -1,15 +1,15 @@
-"""Messages over a wire: the calls of `client.transport.Messages`, whichever the protocol."""
+"""The calls on messages (`client.transport.MessageCalls`) that all protocols share."""
 
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Generic, TypeVar
 
 from holdfast.client.remote.calls import AnyRequest, Calls
-from holdfast.client.remote.clarify import clarify
 from holdfast.client.remote.coalesce import Coalescer
 from holdfast.client.remote.codec import Codec
-from holdfast.client.remote.requests import check_exchange, with_waited
+from holdfast.client.remote.requests import add_waited_claim, check_exchange
 from holdfast.client.remote.streams import PollStream, PollStreams
+from holdfast.client.remote.unknown_outcomes import resolve_outcome
 from holdfast.client.transport import OperationCalls, TransportUpload
 from holdfast.clock import steady_s
 from holdfast.forking import listen_for_forks
@@ -22,31 +22,31 @@ from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import ClaimRequest, Settle, Verdict, check_claim_request, check_verdicts
 
 Req = TypeVar("Req", bound=AnyRequest)
-Ans = TypeVar("Ans")
+Res = TypeVar("Res")
 
-# The server knows how large a payload may be.
+# The client does not limit payloads, because only the server knows its limit.
 _ANY_SIZE = 1 << 62
-# Of one item beside its payload or its error.
+# The size of an item without its payload or its error.
 _ITEM_BYTES = 256
-# Queues whose concurrent calls share requests. One that is forgotten while it has some under way only shares less.
-_MOST_COALESCERS = 1_000
+# Queues whose concurrent calls share requests. If one with open calls is forgotten, its calls only share less.
+_MAX_COALESCERS = 1_000
 
 
-class RemoteMessages(Generic[Req, Ans]):
-    def __init__(self, calls: Calls[Req, Ans], codec: Codec[Req, Ans], operations: OperationCalls) -> None:
+class RemoteMessages(Generic[Req, Res]):
+    def __init__(self, calls: Calls[Req, Res], codec: Codec[Req, Res], operations: OperationCalls) -> None:
         self._calls = calls
         self._codec = codec
         self._operations = operations
         self._wait_round_ms = calls.settings.wait_round_ms
-        # By queue, and by whether the messages have keys: only a request all of whose messages do may be repeated.
+        # By queue, and by whether the messages have keys, because only a request in which all have keys is repeated.
         self._enqueues: dict[tuple[QueueRef, bool], Coalescer[Draft, Enqueued]] = {}
-        # By queue, and by kind where a request can carry only one.
+        # By queue, and by kind if a request can carry only one kind.
         self._verdicts: dict[tuple[QueueRef, Settle | None], Coalescer[Verdict, Result]] = {}
         self._streams = PollStreams()
         listen_for_forks(self)
 
     def forked(self) -> None:
-        """Requests that callers shared are under way in the parent: nobody here would end them."""
+        """Forget the shared requests and streams of the parent, which would never end in this process."""
         self._enqueues.clear()
         self._verdicts.clear()
         self._streams = PollStreams()
@@ -59,12 +59,12 @@ class RemoteMessages(Generic[Req, Ans]):
             return await self._enqueue(ref, drafts) if drafts else []
         [draft] = drafts
         check_draft(draft, _ANY_SIZE)
-        if len(draft.payload) > self._codec.most_shared_bytes:
+        if len(draft.payload) > self._codec.max_shared_bytes:
             return await self._enqueue(ref, drafts)
         key = ref, draft.key is not None
         coalescer = self._enqueues.get(key)
         if coalescer is None:
-            if len(self._enqueues) >= _MOST_COALESCERS:
+            if len(self._enqueues) >= _MAX_COALESCERS:
                 self._enqueues.clear()
             coalescer = self._enqueues[key] = self._calls.tasks.coalescer(
                 partial(self._enqueue, ref, is_shared=True), _draft_bytes
@@ -73,7 +73,7 @@ class RemoteMessages(Generic[Req, Ans]):
 
     async def _enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool = False) -> list[Enqueued]:
         request = self._codec.enqueue(ref, drafts, is_shared=is_shared and len(drafts) > 1)
-        return self._codec.enqueued(await self._calls.ask(request))
+        return self._codec.enqueued(await self._calls.send(request))
 
     async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> TransportUpload:
         check_draft(draft, _ANY_SIZE)
@@ -82,8 +82,11 @@ class RemoteMessages(Generic[Req, Ans]):
     # --- Claims ----------------------------------------------------------------------------------------------------
 
     async def claim(self, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
-        """One request after the other until something comes or the wait is over: a proxy, or a connection that died
-        unnoticed, keeps a claim from its messages for a round at most."""
+        """Claim with one request after another, until there are messages or the wait is over.
+
+        The wait is divided into rounds so that a proxy, or a connection that broke unnoticed, delays a claim by at most
+        one round.
+        """
         check_claim_request(ask)
         if wait_ms is not None:
             check_integer("wait", wait_ms, 0, MAX_MS)
@@ -91,14 +94,14 @@ class RemoteMessages(Generic[Req, Ans]):
         until_s = None if wait_ms is None else steady_s() + wait_ms / 1_000
         while True:
             round_ms = self._round_ms(wait_ms)
-            request = codec.claim(ref, ask, round_ms, [], partial(self._hear_late, ref, ask))
+            request = codec.claim(ref, ask, round_ms, [], partial(self._give_back_late, ref, ask))
             try:
-                answer = await (calls.ask_for_ever(request) if wait_ms is None else calls.ask(request))
+                response = await (calls.send_forever(request) if wait_ms is None else calls.send(request))
             except StoreUnavailable:
                 if round_ms != 0 and calls.is_closed:
-                    return []  # closing lets those who wait go with nothing
+                    return []  # closing the client ends waiting claims without messages
                 raise
-            deliveries = codec.claimed(answer, []).deliveries
+            deliveries = codec.claimed(response, []).deliveries
             if deliveries or round_ms == wait_ms:
                 return deliveries
             if until_s is not None:
@@ -107,61 +110,63 @@ class RemoteMessages(Generic[Req, Ans]):
     async def exchange(
         self, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest, wait_ms: int | None = 0
     ) -> Exchanged:
-        """Verdicts that ride on a claim. Those that a claim cannot carry go before it."""
+        """Send the verdicts with the claim. If a claim cannot carry them, send them before it."""
         check_exchange(verdicts, ask, wait_ms)
         exchanged = await self._exchange(ref, verdicts, ask)
-        return await with_waited(exchanged, wait_ms, lambda: self.claim(ref, ask, wait_ms))
+        return await add_waited_claim(exchanged, wait_ms, lambda: self.claim(ref, ask, wait_ms))
 
     async def _exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest) -> Exchanged:
-        if not verdicts or not self._can_ride(verdicts):
+        if not verdicts or not self._fit_on_claim(verdicts):
             results = await self.settle(ref, verdicts) if verdicts else []
             return Exchanged(results, await self.claim(ref, ask, 0))
-        told = await self._calls.tell(self._codec.claim(ref, ask, 0, verdicts, partial(self._hear_late, ref, ask)))
-        exchanged = self._codec.claimed(self._calls.checked(told), verdicts)
+        reply = await self._calls.send_unchecked(
+            self._codec.claim(ref, ask, 0, verdicts, partial(self._give_back_late, ref, ask))
+        )
+        exchanged = self._codec.claimed(self._calls.check(reply), verdicts)
         return exchanged._replace(
-            results=await self._told_results(ref, verdicts, exchanged.results, is_unsure=told.is_unsure)
+            results=await self._resolve_results(ref, verdicts, exchanged.results, is_unsure=reply.is_unsure)
         )
 
-    def _can_ride(self, verdicts: list[Verdict]) -> bool:
-        riding = self._codec.riding
-        return all(verdict.settle in riding for verdict in verdicts)
+    def _fit_on_claim(self, verdicts: list[Verdict]) -> bool:
+        verdicts_on_claim = self._codec.verdicts_on_claim
+        return all(verdict.settle in verdicts_on_claim for verdict in verdicts)
 
     def _round_ms(self, wait_ms: int | None) -> int | None:
         if wait_ms is None:
             return self._wait_round_ms
-        return min(wait_ms, self._wait_round_ms or self._codec.longest_wait_ms)
+        return min(wait_ms, self._wait_round_ms or self._codec.max_wait_ms)
 
-    async def _hear_late(self, ref: QueueRef, ask: ClaimRequest, answer: Ans) -> None:
-        # What is claimed under a number stays claimed: whoever left reads it again by its number.
+    async def _give_back_late(self, ref: QueueRef, ask: ClaimRequest, response: Res) -> None:
+        # The messages of a numbered claim stay claimed: the consumer reads them again by the number.
         if ask.ledger is None:
-            await self.give_back(ref, self._codec.deliveries(answer))
+            await self.give_back(ref, self._codec.deliveries(response))
 
     async def give_back(self, ref: QueueRef, deliveries: list[Delivery]) -> None:
-        """Return messages that their caller never saw: as if they had not been claimed."""
+        """Undo the claim of messages that their caller never saw. No attempt is counted."""
         if deliveries:
             unseen = [Verdict(settle=Settle.UNSEND, receipt=delivery.receipt) for delivery in deliveries]
             await self._settle(ref, unseen, is_last=True)
 
     async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> PayloadPart:
-        return self._codec.part(await self._calls.ask(self._codec.read_part(ref, receipt, offset, limit)))
+        return self._codec.part(await self._calls.send(self._codec.read_part(ref, receipt, offset, limit)))
 
     # --- Streams ---------------------------------------------------------------------------------------------------
 
     def stream(self, ref: QueueRef, ask: ClaimRequest, prefetch: int) -> AsyncIterator[Delivery]:
-        """One claim after the other. A protocol in which the server sends deliveries by itself has its own."""
+        """Yield the deliveries of one claim after another. Protocols with subscriptions override this."""
         check_claim_request(ask)
         return self._streams.read(
             PollStream(ref, ask, prefetch, self._calls.tasks), self._calls, self.claim, self.give_back
         )
 
-    def let_go(self) -> None:
-        """Streams that wait for room come to their end: this client is closed."""
-        self._streams.let_go()
+    def end_streams(self) -> None:
+        """Let waiting streams end, because the client is closed."""
+        self._streams.wake_all()
 
     # --- Verdicts --------------------------------------------------------------------------------------------------
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
-        """Settle in as few requests as the protocol can. A single verdict may ride with those of others."""
+        """Settle with as few requests as possible. A single verdict may share a request with those of other callers."""
         check_verdicts(verdicts)
         mixes = self._codec.mixes_verdicts
         if len(verdicts) == 1:
@@ -172,41 +177,43 @@ class RemoteMessages(Generic[Req, Ans]):
         results: dict[int, Result] = {}
         for kind in kinds:
             mine = [at for at, verdict in enumerate(verdicts) if verdict.settle is kind]
-            answers = await self._settle(ref, [verdicts[at] for at in mine])
-            results.update(zip(mine, answers, strict=True))
+            settled = await self._settle(ref, [verdicts[at] for at in mine])
+            results.update(zip(mine, settled, strict=True))
         return [results[at] for at in range(len(verdicts))]
 
     async def _settle_one(self, key: tuple[QueueRef, Settle | None], verdict: Verdict) -> Result:
         coalescer = self._verdicts.get(key)
         if coalescer is None:
-            if len(self._verdicts) >= _MOST_COALESCERS:
+            if len(self._verdicts) >= _MAX_COALESCERS:
                 self._verdicts.clear()
             coalescer = self._verdicts[key] = self._calls.tasks.coalescer(partial(self._settle, key[0]), _verdict_bytes)
         return await coalescer.add(verdict)
 
     async def _settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool = False) -> list[Result]:
-        due = self._streams.due_after(ref, verdicts) if not is_last and self._can_ride(verdicts) else None
+        due = self._streams.find_due(ref, verdicts) if not is_last and self._fit_on_claim(verdicts) else None
         if due is not None:
             return await self._settle_and_claim(verdicts, *due)
-        told = await self._calls.tell(self._codec.settle(ref, verdicts, is_last=is_last))
-        results = self._codec.settled(told.answer, verdicts)
-        return await self._told_results(ref, verdicts, results, is_unsure=told.is_unsure)
+        reply = await self._calls.send_unchecked(self._codec.settle(ref, verdicts, is_last=is_last))
+        results = self._codec.settled(reply.response, verdicts)
+        return await self._resolve_results(ref, verdicts, results, is_unsure=reply.is_unsure)
 
     async def _settle_and_claim(self, verdicts: list[Verdict], stream: PollStream, its_own: int) -> list[Result]:
-        """The next claim of a stream is due: it carries the verdicts."""
+        """Send verdicts with the next claim of a stream, which is due."""
         with stream.claiming():
-            results, deliveries = await self._exchange(stream.ref, verdicts, stream.ask_for(its_own))
+            results, deliveries = await self._exchange(stream.ref, verdicts, stream.make_claim(its_own))
             is_taken = stream.take(deliveries)
-        if not is_taken:  # its reader left meanwhile
+        if not is_taken:  # the stream's reader has left in the meantime
             await self.give_back(stream.ref, deliveries)
         return results
 
-    async def _told_results(
+    async def _resolve_results(
         self, ref: QueueRef, verdicts: list[Verdict], results: list[Result], *, is_unsure: bool
     ) -> list[Result]:
         if is_unsure:
-            results = [await clarify(self._operations, ref, *pair) for pair in zip(verdicts, results, strict=True)]
-        self._streams.note(ref, verdicts, results)
+            results = [
+                await resolve_outcome(self._operations, ref, *pair) for pair in zip(verdicts, results, strict=True)
+            ]
+        self._streams.record(ref, verdicts, results)
         return results
 
 

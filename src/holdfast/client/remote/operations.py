@@ -1,31 +1,32 @@
-"""The operations of the table over a wire, each by its row."""
+"""The operations of `wire/operations.py` on a server."""
 
 from typing import Any, Generic, TypeVar, cast
 
 from holdfast.client.remote.calls import AnyRequest, Calls
 from holdfast.client.remote.codec import Codec
-from holdfast.client.remote.requests import prepared, written
+from holdfast.client.remote.requests import encode_request, prepare_request
 from holdfast.model.names import QueueRef
 from holdfast.wire.operation import Operation
 
 Req = TypeVar("Req", bound=AnyRequest)
-Ans = TypeVar("Ans")
+Res = TypeVar("Res")
 R = TypeVar("R")
 A = TypeVar("A")
 
 
-class RemoteOperations(Generic[Req, Ans]):
-    def __init__(self, calls: Calls[Req, Ans], codec: Codec[Req, Ans]) -> None:
+class RemoteOperations(Generic[Req, Res]):
+    def __init__(self, calls: Calls[Req, Res], codec: Codec[Req, Res]) -> None:
         self._calls = calls
         self._codec = codec
 
     async def call(self, operation: Operation[R, A], ref: QueueRef, request: R) -> A:
-        ready = prepared(operation, request)
-        sent = written(operation, lambda: self._codec.operate(operation, ref, ready))
-        # A refusal tells whether an earlier try that went unanswered did it, so that this may be tried again.
+        ready = prepare_request(operation, request)
+        sent = encode_request(operation, lambda: self._codec.operate(operation, ref, ready))
+        # If a retried operation is refused because it has been done already, the earlier try did it. It is therefore
+        # safe to repeat.
         sent.is_repeatable = operation.may_repeat(ready) or bool(operation.done_if)
-        told = await self._calls.tell(sent)
-        error: Any = self._calls.error_in(told.answer) if told.is_unsure and operation.done_if else None
+        reply = await self._calls.send_unchecked(sent)
+        error: Any = self._calls.error_in(reply.response) if reply.is_unsure and operation.done_if else None
         if error is not None and error.code in operation.done_if:
             return cast(A, None)
-        return cast(A, self._codec.operated(operation, ready, self._calls.checked(told)))
+        return cast(A, self._codec.operated(operation, ready, self._calls.check(reply)))

@@ -1,4 +1,4 @@
-"""The parts that both remote clients share: requests made ready to be sent, and exchanges that wait."""
+"""Checks and conversions of requests before they are sent, and exchanges that wait."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -22,16 +22,16 @@ T = TypeVar("T")
 _changes = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def prepared(operation: Operation[R, Any], request: R) -> R:
-    """Return the request as it can be written. Raise `InvalidArgument` for an operation that no wire carries."""
+def prepare_request(operation: Operation[R, Any], request: R) -> R:
+    """Return the request in a form that can be encoded. Raise `InvalidArgument` for a backup, which is local only."""
     if operation is BACKUP:
         raise InvalidArgument(
-            "a backup is written where the store is: run `holdfast backup DIR TARGET` on the server's machine, which "
-            "needs no stop of the server",
+            "a backup is not made over the network: run `holdfast backup DIR TARGET` on the server's machine, even "
+            "while the server runs",
             field="target",
         )
     if isinstance(request, ConfigureRequest):
-        # By the rules of payloads: a NaN would pass for null, which means unlimited.
+        # The changes follow the rules of payloads, because a NaN would be encoded as null, which means unlimited.
         plain = {
             name: asdict(value) if isinstance(value, msgspec.Struct) else value
             for name, value in request.changes.items()
@@ -40,8 +40,8 @@ def prepared(operation: Operation[R, Any], request: R) -> R:
     return request
 
 
-def written(operation: Operation[R, Any], write: Callable[[], T]) -> T:
-    """Return the request as `write` writes it. Raise `InvalidArgument` if it has values that no wire can hold."""
+def encode_request(operation: Operation[R, Any], write: Callable[[], T]) -> T:
+    """Return the request encoded by `write`. Raise `InvalidArgument` if it has values that cannot be encoded."""
     try:
         return write()
     except (TypeError, ValueError, OverflowError) as error:
@@ -49,19 +49,19 @@ def written(operation: Operation[R, Any], write: Callable[[], T]) -> T:
 
 
 def check_exchange(verdicts: list[Verdict], ask: ClaimRequest, wait_ms: int | None) -> None:
-    """Refuse a malformed exchange before anything is sent."""
+    """Raise `InvalidArgument` for a malformed exchange, before anything is sent."""
     check_claim_request(ask)
     check_verdicts(verdicts, field="verdicts")
     if wait_ms is not None:
         check_integer("wait", wait_ms, 0, MAX_MS)
 
 
-async def with_waited(
+async def add_waited_claim(
     exchanged: Exchanged, wait_ms: int | None, claim: Callable[[], Awaitable[list[Delivery]]]
 ) -> Exchanged:
-    """Return an exchange that did not wait; if it brought no messages, with those of `claim`, which waits.
+    """Return an exchange; if it has no messages yet, add those of `claim`, which waits.
 
-    If that claim fails, return the results alone: the verdicts are settled, and the caller must learn of that.
+    If that claim fails, return the results alone, because the verdicts are settled and the caller needs their results.
     """
     if exchanged.deliveries or wait_ms == 0:
         return exchanged

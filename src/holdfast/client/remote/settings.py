@@ -1,4 +1,4 @@
-"""What a URL and the settings beside it say: where the server is, and how it is asked."""
+"""The settings of a connection to a server: its address, and how calls are made."""
 
 import os
 import ssl
@@ -19,7 +19,7 @@ MAX_POOL = 10_000
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server is. `prefix` stands before every path: a server may be mounted below one."""
+    """The address of a server. `prefix` comes before every path, for a server that is mounted below a path."""
 
     url: str
     host: str
@@ -29,20 +29,23 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def authority(self) -> str:
+        """The host, with the port unless it is the default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
 
 
 class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `holdfast.open` for a server, parsed."""
+
     address: Address
     token: Token | None = None
-    # For one try of a call to be answered; a claim's wait comes on top.
+    # How long one try of a call may take. A claim's wait is added to it.
     timeout_ms: int = 30_000
-    # Repeats of a call after its first try, where repeating is safe.
+    # Repetitions of a call after its first try, where repeating is safe.
     retries: int = 10
-    # Connections for calls that are answered at once. Claims that wait and subscriptions have their own.
+    # Connections for calls that return at once. Waiting claims and subscriptions have their own.
     pool: int = 64
-    # The longest that one request of a waiting claim stays open; None: as long as the claim waits.
+    # How long one request of a waiting claim stays open; None for as long as the claim waits.
     wait_round_ms: int | None = 20_000
     tls: ssl.SSLContext | None = None
 
@@ -51,7 +54,7 @@ _SETTINGS = ("pool", "retries", "timeout", "tls_ca", "tls_cert", "tls_key", "tok
 
 
 def parse_settings(url: str, given: Mapping[str, Any]) -> RemoteSettings:
-    """An unknown setting, or one of the wrong kind, is refused by its name."""
+    """Return the settings. Raise `InvalidArgument`, which names the setting, for an unknown or malformed one."""
     for name in given:
         if name not in _SETTINGS:
             raise InvalidArgument(
@@ -74,15 +77,16 @@ def parse_settings(url: str, given: Mapping[str, Any]) -> RemoteSettings:
 
 
 def parse_address(url: str) -> Address:
+    """Return the address in the URL of a server. Raise `InvalidArgument` for a malformed URL or one with a secret."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         raise InvalidArgument(f"{url[:200]!r} is not a URL: {error}", field="url") from None
     if parts.username is not None or parts.password is not None:
-        # Not shown: it has a secret in it.
+        # The error does not show the URL, because it contains a secret.
         raise InvalidArgument(
-            "the URL has a user or a password in it, which would end up in logs and error messages: "
+            "the URL has a user or a password in it, which would appear in logs and error messages: "
             f"give the URL without it, and token=... or the variable {TOKEN_VARIABLE}",
             field="url",
         )
@@ -101,9 +105,10 @@ def parse_address(url: str) -> Address:
 
 
 def check_token(token: object) -> str:
+    """Return the token. Raise `InvalidArgument` if it cannot be sent in a header."""
     if isinstance(token, str) and token and all("!" <= character <= "~" for character in token):
         return token
-    # Not shown: it may be a good one with a line's end behind it.
+    # The error does not show the token, because it may be valid except for a line end.
     raise InvalidArgument("the token must be text of visible characters, without spaces or line ends", field="token")
 
 
@@ -118,27 +123,27 @@ def _token(given: object) -> Token | None:
 def _positive_ms(name: str, value: Duration) -> int:
     ms = parse_duration_ms(name, value)
     if not ms:
-        raise InvalidArgument(f"{name} must be more than nothing", field=name)
+        raise InvalidArgument(f"{name} must be more than 0", field=name)
     return ms
 
 
 def _tls(address: Address, ca: object, cert: object, key: object) -> ssl.SSLContext | None:
     for name, value in (("tls_ca", ca), ("tls_cert", cert), ("tls_key", key)):
         if value is not None and not address.is_tls:
-            raise InvalidArgument(f"{name} is for https:// alone, and the URL is {address.url}", field=name)
+            raise InvalidArgument(f"{name} is only for https:// URLs, and the URL is {address.url}", field=name)
         if value is not None and not isinstance(value, str | os.PathLike):
             raise InvalidArgument(f"{name} must be the path of a PEM file", field=name)
     if not address.is_tls:
         return None
     if key is not None and cert is None:
-        raise InvalidArgument("tls_key needs tls_cert, the certificate it belongs to", field="tls_key")
+        raise InvalidArgument("tls_key needs tls_cert, its certificate", field="tls_key")
     try:
-        context = ssl.create_default_context(cafile=None if ca is None else os.fspath(ca))  # type: ignore[call-overload]
+        context = ssl.create_default_context(cafile=None if ca is None else os.fspath(ca))  # type: ignore[call-overload]  # checked above
     except (OSError, ssl.SSLError) as error:
         raise InvalidArgument(f"tls_ca {ca} cannot be read: {error}", field="tls_ca") from None
     if cert is not None:
         try:
-            context.load_cert_chain(os.fspath(cert), None if key is None else os.fspath(key))  # type: ignore[call-overload]
+            context.load_cert_chain(os.fspath(cert), None if key is None else os.fspath(key))  # type: ignore[call-overload]  # checked above
         except (OSError, ssl.SSLError) as error:
             raise InvalidArgument(f"tls_cert {cert} cannot be used: {error}", field="tls_cert") from None
     made: ssl.SSLContext = context

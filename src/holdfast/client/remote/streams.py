@@ -1,4 +1,4 @@
-"""Subscriptions on a wire without server-sent deliveries: one claim after the other, with verdicts along."""
+"""Subscriptions for protocols without them: one claim after another, which also carries verdicts."""
 
 import contextlib
 from collections import deque
@@ -20,7 +20,7 @@ GiveBack = Callable[[QueueRef, list[Delivery]], Any]
 
 
 class PollStream:
-    """What one reader of a queue holds and is about to be given: `prefetch` deliveries at most."""
+    """The deliveries of one reader of a queue, of which at most `prefetch` are unsettled."""
 
     def __init__(self, ref: QueueRef, ask: ClaimRequest, prefetch: int, tasks: Tasks) -> None:
         self.ref = ref
@@ -33,25 +33,25 @@ class PollStream:
 
     @property
     def is_due(self) -> bool:
-        """Whether its next claim is about to be made: its reader has taken everything."""
+        """True if the reader has taken every delivery, so the next claim is due."""
         return not self.upcoming and not self._is_claiming and not self.is_over
 
-    def ask_for(self, more: int) -> ClaimRequest:
-        """Return a claim for what there is room for once so many have been settled."""
-        return replace(self._ask, limit=max(1, self.unsettled.room() + more))
+    def make_claim(self, more: int) -> ClaimRequest:
+        """Return a claim for the free slots, given that `more` deliveries are about to be settled."""
+        return replace(self._ask, limit=max(1, self.unsettled.free_slots() + more))
 
     @contextlib.contextmanager
     def claiming(self) -> Iterator[None]:
-        """Keep others from claiming for this reader meanwhile."""
+        """Keep other callers from claiming for this reader during the block."""
         self._is_claiming = True
         try:
             yield
         finally:
             self._is_claiming = False
-            self.unsettled.tell()
+            self.unsettled.notify()
 
     def take(self, deliveries: list[Delivery]) -> bool:
-        """Return False if the reader has left: then they are not its own."""
+        """Accept deliveries for the reader. Return False if the reader has left, so they must be given back."""
         if self.is_over:
             return False
         self._taken_at = steady_s()
@@ -60,18 +60,18 @@ class PollStream:
         return True
 
     def next(self) -> Delivery | None:
-        """Return the next delivery; None if its lease ran out while it waited, as far as this machine can tell."""
+        """Return the next delivery; None if its lease expired while it waited, by this machine's clock."""
         delivery, lease_ms = self.upcoming.popleft(), self._ask.lease_ms
         is_over = lease_ms is not None and (steady_s() - self._taken_at) * 1_000 >= lease_ms
         return None if is_over else delivery
 
     async def wait(self) -> None:
-        """Until a verdict is carried out, a lease ends or a claim has brought something."""
+        """Wait until a verdict was carried out, a lease expired or a claim returned messages."""
         await self.unsettled.wait_for_change(has_claim=self._is_claiming)
 
 
 class PollStreams:
-    """The streams of a client that are read now."""
+    """The open streams of a client."""
 
     def __init__(self) -> None:
         self._streams: dict[QueueRef, set[PollStream]] = {}
@@ -79,7 +79,7 @@ class PollStreams:
     async def read(
         self, stream: PollStream, calls: Calls[Any, Any], claim: Claim, give_back: GiveBack
     ) -> AsyncIterator[Delivery]:
-        """Yield deliveries for ever. What the reader did not take is given back when it leaves."""
+        """Yield deliveries until the client is closed. Deliveries that the reader did not take are given back."""
         streams = self._streams.setdefault(stream.ref, set())
         streams.add(stream)
         try:
@@ -87,11 +87,11 @@ class PollStreams:
                 if stream.upcoming:
                     if (delivery := stream.next()) is not None:
                         yield delivery
-                elif not stream.is_due or not stream.unsettled.room():
+                elif not stream.is_due or not stream.unsettled.free_slots():
                     await stream.wait()
                 else:
                     with stream.claiming():
-                        stream.take(await claim(stream.ref, stream.ask_for(0), None))
+                        stream.take(await claim(stream.ref, stream.make_claim(0), None))
         finally:
             stream.is_over = True
             streams.discard(stream)
@@ -100,19 +100,20 @@ class PollStreams:
             if stream.upcoming:
                 calls.spawn(give_back(stream.ref, list(stream.upcoming)))
 
-    def due_after(self, ref: QueueRef, verdicts: list[Verdict]) -> tuple[PollStream, int] | None:
-        """Return a stream whose next claim is due and can carry these verdicts, and how many of them are its own."""
+    def find_due(self, ref: QueueRef, verdicts: list[Verdict]) -> tuple[PollStream, int] | None:
+        """Return a stream whose next claim is due and can carry the verdicts, and how many of these free its slots."""
         for stream in self._streams.get(ref, ()):
-            if stream.is_due and (mine := sum(map(stream.unsettled.makes_room, verdicts))):
+            if stream.is_due and (mine := sum(map(stream.unsettled.frees_slot, verdicts))):
                 return stream, mine
         return None
 
-    def note(self, ref: QueueRef, verdicts: list[Verdict], results: list[Result]) -> None:
-        """Verdicts were carried out."""
+    def record(self, ref: QueueRef, verdicts: list[Verdict], results: list[Result]) -> None:
+        """Record the results of verdicts, which may free slots."""
         for stream in self._streams.get(ref, ()):
-            stream.unsettled.note(verdicts, results)
+            stream.unsettled.record(verdicts, results)
 
-    def let_go(self) -> None:
+    def wake_all(self) -> None:
+        """Let every waiting reader check whether the client is closed."""
         for streams in list(self._streams.values()):
             for stream in list(streams):
-                stream.unsettled.tell()
+                stream.unsettled.notify()

@@ -1,7 +1,7 @@
-"""Where the calls of a client run: on an event loop, or in the threads that make them.
+"""The two ways in which a client runs its calls: on an event loop, or in the calling threads.
 
-The code of a call is the same for both. It waits for nothing but what is here and in its connection, so in a thread it
-never suspends: `run_inline` carries it from its first line to its last.
+The code of a call is the same for both. It waits only in the methods of this module and of its connection. In a thread
+these block, so the coroutine never suspends and `run_inline` runs it to its end.
 """
 
 import asyncio
@@ -25,41 +25,46 @@ Send = Callable[[list[In]], Awaitable[list[Out]]]
 
 
 class WakeFlag(Protocol):
-    """Something to wait for, again and again."""
+    """An event that can be set and cleared repeatedly."""
 
     def set(self) -> None: ...
 
     def clear(self) -> None: ...
 
-    async def wait(self, at_most_s: float | None) -> None: ...
+    async def wait(self, at_most_s: float | None) -> None:
+        """Wait until the flag is set, but at most `at_most_s` seconds; None waits for ever."""
 
 
 class Tasks(Protocol):
-    # In a forked child it can begin anew at once. An event loop cannot: it is the parent's.
+    """Sleeps, background work and shared requests of a client."""
+
+    # A forked child can start again at once. With an event loop it cannot, because the loop belongs to the parent.
     survives_fork: bool
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; less long if the client is closed meanwhile, where that can be noticed."""
+        """Wait. In threads, return early if the client is closed."""
 
     def spawn(self, work: Work) -> None:
-        """Run work that no caller's leaving ends; closing waits for it."""
+        """Run work in the background. The cancellation of a caller does not reach it, and `close` waits for it."""
 
-    async def see_off(self, work: Work, at_most_s: float) -> None:
-        """Spawn, and wait for the end of the work, but not longer than that."""
+    async def spawn_and_wait(self, work: Work, at_most_s: float) -> None:
+        """Spawn work, and wait for its end for at most `at_most_s` seconds."""
 
-    async def idle(self) -> None:
-        """Wait until all that was spawned has ended."""
+    async def join(self) -> None:
+        """Wait until all spawned work has ended."""
 
-    def end_sleeps(self) -> None:
-        """The client is closed: let those who sleep find out."""
+    def wake_sleepers(self) -> None:
+        """End the sleeps of callers, because the client is closed."""
 
-    def coalescer(self, send: Send[In, Out], size_of: Callable[[In], int]) -> Coalescer[In, Out]: ...
+    def coalescer(self, send: Send[In, Out], size_of: Callable[[In], int]) -> Coalescer[In, Out]:
+        """Return a coalescer for calls that may share a request. `size_of` returns an item's size in bytes."""
 
-    def event(self) -> WakeFlag: ...
+    def event(self) -> WakeFlag:
+        """Return a flag that one caller waits for."""
 
 
 class LoopTasks:
-    """On the running loop."""
+    """The tasks of a client on the running event loop."""
 
     survives_fork = False
 
@@ -70,15 +75,15 @@ class LoopTasks:
     def spawn(self, work: Work) -> None:
         self._start(work)
 
-    async def see_off(self, work: Work, at_most_s: float) -> None:
+    async def spawn_and_wait(self, work: Work, at_most_s: float) -> None:
         await asyncio.wait({self._start(work)}, timeout=at_most_s)
 
-    async def idle(self) -> None:
+    async def join(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def end_sleeps(self) -> None:
-        pass  # a caller that sleeps can be cancelled
+    def wake_sleepers(self) -> None:
+        pass  # on a loop, a sleeping caller can be cancelled
 
     def coalescer(self, send: Send[In, Out], size_of: Callable[[In], int]) -> Coalescer[In, Out]:
         return LoopCoalescer(send, size_of, self.spawn)
@@ -95,11 +100,11 @@ class LoopTasks:
     def _finished(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log_left(error)
+            _log_failure(error)
 
 
 class ThreadTasks:
-    """In the calling threads. A thread is started only for work that outlives its caller."""
+    """The tasks of a client in the calling threads. Only background work gets a thread of its own."""
 
     survives_fork = True
 
@@ -113,16 +118,16 @@ class ThreadTasks:
     def spawn(self, work: Work) -> None:
         self._start(work)
 
-    async def see_off(self, work: Work, at_most_s: float) -> None:
+    async def spawn_and_wait(self, work: Work, at_most_s: float) -> None:
         if (thread := self._start(work)) is not None:
             thread.join(at_most_s)
 
-    async def idle(self) -> None:
+    async def join(self) -> None:
         while self._threads:
             for thread in list(self._threads):
                 thread.join()
 
-    def end_sleeps(self) -> None:
+    def wake_sleepers(self) -> None:
         self._is_closed.set()
 
     def coalescer(self, send: Send[In, Out], size_of: Callable[[In], int]) -> Coalescer[In, Out]:
@@ -136,7 +141,7 @@ class ThreadTasks:
         self._threads.add(thread)
         try:
             thread.start()
-        except RuntimeError:  # the interpreter is on its way out, or the system has no more threads
+        except RuntimeError:  # the interpreter is shutting down, or the system has no more threads
             self._threads.discard(thread)
             work.close()
             return None
@@ -146,7 +151,7 @@ class ThreadTasks:
         try:
             run_inline(work)
         except Exception as error:
-            _log_left(error)
+            _log_failure(error)
         finally:
             self._threads.discard(threading.current_thread())
 
@@ -171,8 +176,8 @@ class _ThreadWakeFlag:
         self._event.wait(at_most_s)
 
 
-def _log_left(error: BaseException) -> None:
+def _log_failure(error: BaseException) -> None:
     if isinstance(error, HoldfastError):
-        _log.warning("what a caller left behind could not be given back: %s", error.message)
+        _log.warning("give_back_failed; the messages return when their leases expire: %s", error.message)
     else:
         _log.error("background work failed", exc_info=error)

@@ -1,7 +1,7 @@
-"""What the reader of a stream holds and has not settled: a stream claims no more than there is room for.
+"""The unsettled deliveries of a stream's reader, which limit how many the stream claims.
 
-Over HTTP the server keeps count. Here a stream is one poll after the other, so the client does: by the verdicts that go
-through it, and by leases that have run out, as far as this machine can tell.
+With a subscription the server counts them. A stream that polls counts them in the client, from the verdicts that it
+sends and from leases that have expired by this machine's clock.
 """
 
 from holdfast.client.remote.tasks import WakeFlag
@@ -12,13 +12,13 @@ from holdfast.model.requests import Settle, Verdict
 
 
 class Unsettled:
-    """Of one stream: at most `most` deliveries."""
+    """The unsettled deliveries of one stream."""
 
-    def __init__(self, most: int, lease_ms: int | None, change: WakeFlag) -> None:
-        """`lease_ms`: as the stream asked for. None: the queue's, which only the deliveries tell."""
-        self._most = most
+    def __init__(self, limit: int, lease_ms: int | None, change: WakeFlag) -> None:
+        """Allow `limit` deliveries. `lease_ms` is the lease of the claims; None for the queue's, known by delivery."""
+        self._limit = limit
         self._lease_ms = lease_ms
-        # By id: what proves the lease, and when it has run out.
+        # By id: the receipt, and the steady time in seconds at which the lease expires.
         self._held: dict[int, tuple[Receipt, float]] = {}
         self._change = change
 
@@ -28,8 +28,8 @@ class Unsettled:
             lasts_ms = delivery.lease_expires_at - now_ms if self._lease_ms is None else self._lease_ms
             self._held[delivery.snowflake] = delivery.receipt, now_s + lasts_ms / 1_000
 
-    def note(self, verdicts: list[Verdict], results: list[Result]) -> None:
-        """Verdicts were carried out."""
+    def record(self, verdicts: list[Verdict], results: list[Result]) -> None:
+        """Remove settled deliveries and note the new ends of extended leases."""
         for verdict, result in zip(verdicts, results, strict=True):
             held = self._held.get(result.snowflake)
             if held is None or held[0] != verdict.receipt or result.is_retryable:
@@ -39,27 +39,28 @@ class Unsettled:
                 if verdict.lease_ms is not None:
                     lasts_ms = verdict.lease_ms
                 self._held[result.snowflake] = verdict.receipt, steady_s() + lasts_ms / 1_000
-            else:  # settled, or no longer this reader's
+            else:  # it was settled, or its lease was lost
                 del self._held[result.snowflake]
         self._change.set()
 
-    def makes_room(self, verdict: Verdict) -> bool:
-        """Return whether a verdict, carried out, leaves the reader with one less."""
+    def frees_slot(self, verdict: Verdict) -> bool:
+        """Return whether this verdict, once carried out, frees a slot of this reader."""
         held = self._held.get(verdict.receipt.id)
         return held is not None and held[0] == verdict.receipt and verdict.settle is not Settle.EXTEND
 
-    def tell(self) -> None:
-        """Let the reader, if it waits, look again."""
+    def notify(self) -> None:
+        """Wake the reader if it waits for a change."""
         self._change.set()
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
+        """Return how many more deliveries the reader may hold, after removing those whose leases have expired."""
         now_s = steady_s()
         for id in [id for id, (_, until_s) in self._held.items() if until_s <= now_s]:
             del self._held[id]
-        return self._most - len(self._held)
+        return self._limit - len(self._held)
 
     async def wait_for_change(self, *, has_claim: bool) -> None:
-        """Until a verdict, or the end of the lease that ends first. `has_claim`: a claim under way changes it too."""
+        """Wait for a verdict or for the first expiry of a lease. With `has_claim`, an open claim also ends the wait."""
         if has_claim or not self._held:
             await self._change.wait(None)
         else:

@@ -101,6 +101,19 @@ def parse_store_url(given: str | os.PathLike[str], *, field: str = "url") -> Sto
     return StoreUrl(UrlKind.DIRECTORY, given)
 
 
+def without_secrets(url: str) -> str:
+    """Return a URL for display: without user, password, query and fragment. Return a directory unchanged."""
+    scheme, has_scheme, rest = url.partition("://")
+    if not has_scheme:
+        return url
+    location = re.split("[?#]", rest, maxsplit=1)[0]
+    if "@" in rest[len(location) :]:
+        # A password may contain these characters, so the location may be a part of it.
+        return f"{scheme}://…"
+    _, has_user, host = location.rpartition("@")
+    return f"{scheme}://{'…@' if has_user else ''}{host}"
+
+
 def _suggest_url(text: str) -> str | None:
     """Return the probable URL for text without `://`, or None if it is the path of a directory."""
     if text.startswith(("./", "../", "~")) or (text.startswith("/") and not text.startswith("//")):

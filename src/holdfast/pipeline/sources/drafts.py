@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.client.options import drafts_of as made_of
+from holdfast.client.options import make_drafts as made_of
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import BYTES, JSON, Draft, NewMessage
 from holdfast.model.names import DEFAULT, QueueRef, parse_ref

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.framed.answer import ERROR, RESULT, Answer
-from holdfast.client.framed.call import LoopOpenCall
 from holdfast.client.framed.connection import FramedClientConnection
-from holdfast.client.framed.greeting import Greeting
-from holdfast.client.framed.links import FramedClientConnections
+from holdfast.client.framed.connections import FramedClientConnections
+from holdfast.client.framed.handshake import Handshake
+from holdfast.client.framed.loop_call import LoopOpenCall
+from holdfast.client.framed.open_call import ERROR, RESULT, ResponseFrame
 from holdfast.client.remote.lost import Lost
 from holdfast.client.remote.settings import Address, RemoteSettings
 from holdfast.client.remote.tasks import LoopTasks
@@ -55,7 +55,7 @@ class StoreLink:
         try:
             call = await self._open()
             try:
-                return _result(await call.ask(body, None))
+                return _result(await call.request(body, None))
             except Lost as lost:
                 raise _gone(lost) from None
             finally:
@@ -81,7 +81,7 @@ class StoreLink:
                     self._waiting.add(call)
                     if self.is_draining:
                         call.cancel()
-                return _result(await call.hear(None))
+                return _result(await call.receive(None))
             except Lost as lost:
                 raise _gone(lost) from None
             except asyncio.CancelledError:
@@ -111,7 +111,7 @@ class StoreLink:
 
     async def idle(self) -> None:
         """Wait until all spawned work has ended."""
-        await self._tasks.idle()
+        await self._tasks.join()
 
     def close(self) -> None:
         self._connections.close()
@@ -155,12 +155,12 @@ class _Window:
 
 class _UnixConnections(FramedClientConnections):
     # The calls of a caller reach the store in the order in which they were made.
-    most = 1
+    max_connections = 1
 
     def __init__(self, address: LinkAddress) -> None:
         nowhere = Address(url=f"unix:{address.path}", host="", port=0, is_tls=False, prefix="")
         settings = RemoteSettings(address=nowhere, token=address.secret)
-        super().__init__(nowhere, None, Greeting(settings, is_upgrade=False))
+        super().__init__(nowhere, None, Handshake(settings, is_upgrade=False))
         self._path = address.path
 
     async def dial(self, make: Callable[[], FramedClientConnection]) -> FramedClientConnection:
@@ -168,7 +168,7 @@ class _UnixConnections(FramedClientConnections):
         return connection
 
 
-def _result(answer: Answer) -> bytes:
+def _result(answer: ResponseFrame) -> bytes:
     kind, body = answer
     if kind == ERROR:
         raise read_error(body)
@@ -178,13 +178,13 @@ def _result(answer: Answer) -> bytes:
 def _leave(call: LoopOpenCall, give_back: GiveBack | None) -> None:
     """Leave a call: its answer, whether it has come or is still to come, is given back."""
 
-    def take(answer: Answer) -> None:
+    def take(answer: ResponseFrame) -> None:
         if answer[0] == RESULT and give_back is not None:
             give_back(answer[1])
 
     for answer in call.frames:
         take(answer)
-    call.give_up(take)
+    call.abandon(take)
 
 
 def _gone(lost: Lost) -> StoreUnavailable:

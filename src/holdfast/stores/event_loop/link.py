@@ -12,7 +12,7 @@ from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 from holdfast.background import Backoff
-from holdfast.forking import cut_off, listen_for_forks
+from holdfast.forking import disconnect_loop, listen_for_forks
 from holdfast.runtime import Runtime, Ticket
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class LoopBridge:
         """In a forked child, cut the connections of the driver's own loop: they are the parent's. A shared loop is its
         owner's concern."""
         if self._thread is not None and not self._loop.is_closed():
-            cut_off(self._loop)
+            disconnect_loop(self._loop)
 
     @property
     def is_inside(self) -> bool:
@@ -88,7 +88,7 @@ class LoopBridge:
             if self._thread is None:
                 callback()
             else:
-                self._runtime.enter(callback)
+                self._runtime.call_from_thread(callback)
         finally:
             _current.reset(before)
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.clock import go_on_from
+from holdfast.clock import continue_from
 from holdfast.dice import Dice
 from holdfast.model.answers import Counts, Enqueued, Found, Result
 from holdfast.model.errors import StoreUnavailable
@@ -17,7 +17,7 @@ from holdfast.model.events import Event, JournalEvent, format_positions, parse_p
 from holdfast.model.message import Draft, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Filter, Move, StateChange, Verb, Verdict, states_of
-from holdfast.runtime import Runtime, Ticket, see_through
+from holdfast.runtime import Runtime, Ticket, shield
 from holdfast.stores.contract import (
     AlterStep,
     Capabilities,
@@ -143,7 +143,7 @@ class RocksStore:
         ]
         tenants.shards = [shard.catalog for shard in self.shards]
         for shard in self.shards:
-            go_on_from(runtime.clock, shard.journal.latest_at)
+            continue_from(runtime.clock, shard.journal.latest_at)
         self._router = Router(self.shards, tenants)
         self._links = ShardLinks(runtime, opened.last_link)
         # A store without shards goes to its parts directly.
@@ -251,7 +251,7 @@ class RocksStore:
             # Calls on a lane run one after the other: the sync or backup under way when the store stopped ends before
             # the parts it belongs to are dropped.
             for engine in self._engines:
-                await self._runtime.offload(lambda: None, lane=engine.shard)
+                await self._runtime.offload(lambda: None, thread=engine.shard)
             for shard in self.shards:
                 await shard.checkpoints.close()
             old, self.databases = self.databases, []
@@ -378,9 +378,7 @@ class RocksStore:
         if isinstance(verb, Move) and self._only is None:
             target = self._router.find(verb.to)
             if target is not None and target is not shard:
-                return await see_through(
-                    self._runtime, self._move(shard, target, ref, verb, which, after, limit, now_ms)
-                )
+                return await shield(self._runtime, self._move(shard, target, ref, verb, which, after, limit, now_ms))
         return await shard.alter(ref, verb, which, after, limit, now_ms)
 
     async def _move(
@@ -464,7 +462,7 @@ class RocksStore:
         self._engine.check()
         check_target(Path(target))
         # Seen through though the caller leaves: no other checkpoint may begin while this one is being copied.
-        await see_through(self._runtime, self._copy_to(Path(target)))
+        await shield(self._runtime, self._copy_to(Path(target)))
 
     async def _copy_to(self, target: Path) -> None:
         layout = Layout(target, self._layout.role._replace(is_made=True))

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
 from holdfast.client.message import MessageFacts
-from holdfast.client.plain import PlainMessage
+from holdfast.client.sync_message import SyncMessage
 from holdfast.model.errors import HoldfastError
 from holdfast.model.parsing.durations import Duration
 from holdfast.worker.execution.tracing import following
@@ -54,7 +54,7 @@ class ChildDone(NamedTuple):
 # --- The message ---------------------------------------------------------------------------------------------------
 
 
-class ChildMessage(PlainMessage):
+class ChildMessage(SyncMessage):
     """A message whose verbs travel to the worker's process."""
 
     __slots__ = ("_lock", "_pipe")

@@ -38,7 +38,7 @@ class OffClock(SystemClock):
     def wall_ms(self) -> int:
         return super().wall_ms() + self.off_ms
 
-    def follow_wall(self) -> None:
+    def resync(self) -> None:
         raise AssertionError("this wall is wrong as well")
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import runtime
 from holdfast.client.blocking import Holdfast
 from holdfast.model.errors import StoreUnavailable
+from holdfast.runtime import threads as runtime_threads
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import sync_pacing
 from holdfast.stores.rocks.engine.database import Database
@@ -282,7 +282,7 @@ class SlowToWake:
                 if raises is not None:
                     raise raises
 
-        monkeypatch.setattr(runtime, "allocate_lock", Gate)
+        monkeypatch.setattr(runtime_threads, "allocate_lock", Gate)
 
     def wakes_up(self) -> None:
         self._goes_on.set()

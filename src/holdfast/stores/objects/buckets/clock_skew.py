@@ -68,7 +68,7 @@ class ClockSkew:
                 before_ms + offset_ms, after_ms + offset_ms, written_at, self._bucket.time_resolution_ms
             )
             if abs(of_wall_ms) <= self._limit_ms:
-                self._clock.follow_wall()
+                self._clock.resync()
         self._log_change()
 
     def _log_change(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from holdfast.clock import rest_s, steady_s
+from holdfast.clock import sleep, steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.rocks.engine.engine import Engine
@@ -137,7 +137,7 @@ class Checkpoints:
             for is_full in database.write_slices(layer, position):
                 # Callers run meanwhile. Without a pause, this thread would mostly be the next one to run again.
                 pause = (
-                    database.flush_families if is_full else partial(rest_s, self._compute_pause_s(steady_s() - began_s))
+                    database.flush_families if is_full else partial(sleep, self._compute_pause_s(steady_s() - began_s))
                 )
                 await self._offload(pause)
                 engine.check()
@@ -182,7 +182,7 @@ class Checkpoints:
             self._wake_waiting()
 
     def _offload(self, function: Callable[[], None]) -> Ticket[None]:
-        return self._runtime.offload_long(function, lane=self._engine.shard)
+        return self._runtime.offload_long(function, thread=self._engine.shard)
 
     async def close(self) -> None:
         """Start no more work, and wait for the work in progress."""

@@ -125,7 +125,7 @@ class Engine(CommitWriter):
             pending = log.begin_sync()
             self._is_syncing = True
             try:
-                self._runtime.step_aside(lambda: self._sync(pending))
+                self._runtime.run_unlocked(lambda: self._sync(pending))
             except Exception as error:
                 self._waiting = waiting + self._waiting
                 if self.failure is None:
@@ -218,7 +218,7 @@ class Engine(CommitWriter):
         A lone caller may not while such syncs are paused. No caller may while a link waits for another shard.
         """
         return (
-            self._runtime.may_step_aside
+            self._runtime.may_run_unlocked
             and self._link is None
             and (self._has_other_callers or not self._pacing.is_paused)
         )
@@ -322,7 +322,7 @@ class Engine(CommitWriter):
         log = self.database.log
         pending = log.begin_sync()
         try:
-            await self._runtime.offload(lambda: self._sync(pending), lane=self.shard)
+            await self._runtime.offload(lambda: self._sync(pending), thread=self.shard)
         except Exception as error:
             if self.failure is None:
                 self.stop(error)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rocksdict import Checkpoint, Rdict, WriteBatch, WriteOptions
 
-from holdfast.clock import rest_s
+from holdfast.clock import sleep
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.layers import Layer
 from holdfast.stores.rocks.engine.log_position import POSITION_KEY, encode_position
@@ -116,7 +116,7 @@ class RocksWrites(MergedReads):
                 shutil.rmtree(proof, ignore_errors=True)
             if not any(map(_has_unflushed, self._families)):
                 return
-            rest_s(_FLUSH_PAUSE_S)
+            sleep(_FLUSH_PAUSE_S)
 
     def figures(self) -> dict[str, FamilyFigures]:
         """Return estimates that RocksDB has at hand. For all families together this takes a fraction of a

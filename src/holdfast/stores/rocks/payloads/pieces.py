@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Envelope, Pieces
-from holdfast.runtime import Runtime, let_others_go_on
+from holdfast.runtime import Runtime, yield_to_others
 from holdfast.stores.payloads.pieces import PIECES_ABOVE, PieceChecker, count_of, cut, payload_gone
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.engine import Engine
@@ -94,7 +94,7 @@ class RocksPieceReader:
         return self
 
     async def __anext__(self) -> bytes:
-        await let_others_go_on(self._runtime)
+        await yield_to_others(self._runtime)
         self._engine.check()
         try:
             piece = self._reading.next()

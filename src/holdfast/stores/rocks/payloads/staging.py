@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Envelope, Pieces
 from holdfast.model.names import QueueRef
-from holdfast.runtime import Runtime, let_others_go_on
+from holdfast.runtime import Runtime, yield_to_others
 from holdfast.stores.contract import Listener
 from holdfast.stores.disk.free_space import DiskRoom
 from holdfast.stores.payloads.pieces import PIECE
@@ -100,7 +100,7 @@ class RocksStaging:
         engine.written()
         if writer.size % _SYNC_EVERY < PIECE:
             await engine.committed()
-        await let_others_go_on(self._runtime)
+        await yield_to_others(self._runtime)
 
     def _check_quotas(self, writer: "RocksStage", piece: bytes, now_ms: int) -> None:
         """Those on their way count for each other: else they could fill the disk beside any quota."""
@@ -178,7 +178,7 @@ class RocksStaging:
         engine.written()
         if (number + 1) * PIECE % _SYNC_EVERY < PIECE:
             await engine.committed()
-        await let_others_go_on(self._runtime)
+        await yield_to_others(self._runtime)
 
     def take_copy(self, pieces: Pieces) -> None:
         """The payload at a place is a message's from this step on."""

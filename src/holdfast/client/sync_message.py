@@ -1,4 +1,4 @@
-"""A message whose verbs return at once, for the blocking API and for handlers in processes."""
+"""The message whose methods are not awaited, for the blocking API and for handlers in child processes."""
 
 from collections.abc import Iterator
 from io import BytesIO
@@ -7,22 +7,25 @@ from msgspec.structs import replace
 
 from holdfast.client.message import Message
 from holdfast.client.payloads.part_reader import PART, PayloadCursor, Target, opened, write_all
-from holdfast.client.tracebacks import raises_plainly
+from holdfast.client.tracebacks import trim_class_tracebacks
 
 
-@raises_plainly
-class PlainMessage(Message):
-    """A claimed message that reads large payloads when they are asked for."""
+@trim_class_tracebacks
+class SyncMessage(Message):
+    """A claimed message that reads a large payload from the store at its first use."""
 
     __slots__ = ()
 
     def read_part(self, offset: int, limit: int) -> bytes:
-        """Return up to `limit` bytes, from `offset` on, of a payload that is still in the store."""
+        """Return up to `limit` bytes, starting at `offset`, of a payload that is still in the store."""
         raise NotImplementedError
 
     @property
     def payload(self) -> bytes:
-        """The whole payload. A large one is read at the first use and kept in memory."""
+        """The whole payload. A large one is read from the store at its first use and then kept in memory.
+
+        Raise `StaleLease` if the lease is lost before a large payload was read.
+        """
         return self.load()
 
     def load(self) -> bytes:

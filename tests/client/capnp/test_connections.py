@@ -3,7 +3,7 @@
 import asyncio
 
 import holdfast
-from holdfast.client.capnp.links import FEW, MOST
+from holdfast.client.capnp.connections import CALLS_PER_CONNECTION, MAX_CONNECTIONS
 from holdfast.client.queue import AsyncQueue
 from holdfast.clock import SystemClock
 from tests.doors.capnp_serving import serve_capnp
@@ -27,21 +27,21 @@ async def waiting(q: AsyncQueue, number: int) -> "list[asyncio.Task[list[holdfas
 async def test_few_calls_at_once_go_over_one_connection() -> None:
     async with serve_capnp(SystemClock()) as server, holdfast.open_async(server.url) as hf:
         q = hf.queue("q")
-        await asyncio.gather(*(q.enqueue([n, n]) for n in range(FEW)))
+        await asyncio.gather(*(q.enqueue([n, n]) for n in range(CALLS_PER_CONNECTION)))
 
         assert len(server.door.connections) == 1
-        assert (await q.stats()).ready == 2 * FEW
+        assert (await q.stats()).ready == 2 * CALLS_PER_CONNECTION
 
 
 async def test_many_calls_at_once_go_over_some_connections_more() -> None:
     async with serve_capnp(SystemClock()) as server, holdfast.open_async(server.url) as hf:
         q = hf.queue("q")
-        await asyncio.gather(*(q.enqueue([n, n]) for n in range(FEW + 1)))
+        await asyncio.gather(*(q.enqueue([n, n]) for n in range(CALLS_PER_CONNECTION + 1)))
         assert len(server.door.connections) == 2
 
-        await asyncio.gather(*(q.enqueue([n, n]) for n in range(10 * FEW)))
-        assert len(server.door.connections) == MOST
-        assert (await q.stats()).ready == 2 * (11 * FEW + 1)
+        await asyncio.gather(*(q.enqueue([n, n]) for n in range(10 * CALLS_PER_CONNECTION)))
+        assert len(server.door.connections) == MAX_CONNECTIONS
+        assert (await q.stats()).ready == 2 * (11 * CALLS_PER_CONNECTION + 1)
 
 
 async def test_what_waits_on_a_connection_that_is_lost_waits_on_over_another() -> None:
@@ -50,11 +50,11 @@ async def test_what_waits_on_a_connection_that_is_lost_waits_on_over_another() -
         holdfast.open_async(server.url) as hf,
         holdfast.open_async(server.url) as producer,
     ):
-        claims = await waiting(hf.queue("q"), 2 * FEW + 1)
+        claims = await waiting(hf.queue("q"), 2 * CALLS_PER_CONNECTION + 1)
         assert len(server.door.connections) == 3
 
         full = max(server.door.connections, key=lambda connection: len(connection.in_hand()))
-        assert len(full.in_hand()) == FEW
+        assert len(full.in_hand()) == CALLS_PER_CONNECTION
         full.stream.cut_off(None)
         # Of another client: an enqueue that is lost with its connection is not repeated.
         await producer.queue("q").enqueue(list(range(len(claims))))
@@ -71,7 +71,7 @@ async def test_every_connection_says_who_calls() -> None:
         holdfast.open_async(server.url, token="secret") as hf,
     ):
         q = hf.queue("q", tenant="acme")
-        claims = await waiting(q, FEW + 1)
+        claims = await waiting(q, CALLS_PER_CONNECTION + 1)
         assert len(server.door.connections) == 2
 
         await q.enqueue(list(range(len(claims))))

@@ -1,4 +1,4 @@
-"""The connection to a server: made when it is first needed, and again after it was lost."""
+"""One connection to a server, made when it is first needed and again after it was lost."""
 
 import asyncio
 import ssl
@@ -14,20 +14,20 @@ from holdfast.wire.capnp.frames import Frames
 from holdfast.wire.capnp.schema import SCHEMA, kj_loop, read_error
 from holdfast.wire.capnp.stream import Stream
 
-# A server is trusted with the size of its answers.
+# The client does not limit the size of responses.
 _MAX_BYTES = 1 << 32
 _TRAVERSAL_WORDS = 1 << 30
 _CONNECT_S = 10.0
 
 
 class CapnpClientConnection:
-    """One connection at a time carries its calls: each is answered as soon as it is done, in no order."""
+    """A connection that carries many calls, whose responses arrive in any order."""
 
     def __init__(self, url: str, settings: RemoteSettings) -> None:
         self._url = url
         self._settings = settings
-        # Calls that are carried now, as whoever makes them counts.
-        self.under_way = 0
+        # The number of open calls, counted by their callers.
+        self.open_calls = 0
         self._stack = AsyncExitStack()
         self._making = asyncio.Lock()
         self._stream: Stream | None = None
@@ -38,7 +38,7 @@ class CapnpClientConnection:
         self._is_closed = False
 
     async def queues(self) -> Any:
-        """The server's capability, with the caller known to it. `Lost` before anything was sent."""
+        """Return the server's capability, after sending the current token. Raise `Lost` before a call is sent."""
         if self._queues is None or self._stream is None or self._stream.is_over or self._is_token_stale():
             async with self._making:
                 if self._queues is None or self._stream is None or self._stream.is_over:
@@ -47,26 +47,24 @@ class CapnpClientConnection:
                     await self._authenticate()
         return self._queues
 
-    async def answer(self, promise: Any, limit_s: float | None) -> Any:
-        """What a call over this connection came to. `Lost`; `Internal` if the server failed, or knows no such call."""
+    async def await_response(self, promise: Any, limit_s: float | None) -> Any:
+        """Return the response to a call. Raise `Lost`, or `Internal` if the server failed or does not know the call."""
         try:
             async with asyncio.timeout(limit_s):
                 return await promise
         except TimeoutError:
             self._drop()
-            raise Lost("no answer in time", was_sent=True, is_timeout=True) from None
+            raise Lost("no response in time", was_sent=True, is_timeout=True) from None
         except capnp.KjException as error:
             reason = str(error).partition("\n")[0]
             if error.type == "DISCONNECTED":
                 raise Lost("the connection was lost", was_sent=True) from None
             if error.type == "UNIMPLEMENTED":
-                raise Internal(
-                    f"{self._url} does not know this call: its version is older than this client's"
-                ) from None
+                raise Internal(f"{self._url} does not know this call: the server is older than this client") from None
             raise Internal(f"{self._url} failed: {reason}") from None
 
     def _drop(self) -> None:
-        """The other side does not answer: a fresh connection may find another."""
+        """Drop the connection, because a fresh one may reach another server."""
         if self._stream is not None:
             self._stream.cut_off(None)
 
@@ -107,7 +105,7 @@ class CapnpClientConnection:
         self._queues = self._rpc.bootstrap().cast_as(SCHEMA.Queues)
 
     def _end(self, why: Exception | None) -> None:
-        """Calls under way hear of it from the library."""
+        """Do nothing, because the library ends the open calls."""
 
     def _is_token_stale(self) -> bool:
         return self._wanted_token() != self._token
@@ -120,12 +118,12 @@ class CapnpClientConnection:
         token = self._wanted_token()
         try:
             async with asyncio.timeout(self._settings.timeout_ms / 1_000):
-                answer = await self._queues.authenticate(token=token or "")
+                response = await self._queues.authenticate(token=token or "")
         except TimeoutError:
             self._drop()
-            raise Lost("no answer to the token in time", was_sent=False) from None
+            raise Lost("no response to the token in time", was_sent=False) from None
         except capnp.KjException as error:
             raise Lost(str(error).partition("\n")[0], was_sent=False) from None
-        if answer._has("error"):
-            raise read_error(answer.error)
+        if response._has("error"):
+            raise read_error(response.error)
         self._token = token
