@@ -43,7 +43,7 @@ def permit(caller: Caller, operation: Operation[Any, Any], tenant: str | None) -
     operation of no tenant."""
     if tenant is not None and caller.tenant not in (tenant, EVERY_TENANT):
         raise Forbidden(f"this credential is not for tenant {tenant}", tenant=tenant)
-    if operation.of_operators_only and not caller.is_operator:
+    if operation.is_operators_only and not caller.is_operator:
         raise Forbidden("only an operator may do this: the credential's tenant must be *")
     if not caller.has(operation.scope):
         scope = operation.scope

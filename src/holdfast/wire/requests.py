@@ -1,6 +1,6 @@
 """The requests of the operations in `wire/operations.py`, in the model's own types.
 
-A service method is given one as it is. Each wire derives its own document from it (`wire/binding.py`).
+A service method takes one unchanged. Each wire derives its own document from it (`wire/binding.py`).
 """
 
 from typing import Annotated, Any
@@ -15,15 +15,17 @@ from holdfast.model.requests import EVERYTHING, Edit, Filter, Progress
 from holdfast.model.schedules import LEAST_EVERY_MS, ScheduleChange
 from holdfast.wire.http.bodies import Positive, Priority, Whole
 
-# Time that a queue being deleted leaves to the holders of its leases, unless the caller says otherwise.
+# Default time that a queue being deleted waits for its leases to end.
 FORCE_AFTER_MS = 30_000
 
 
 class Nothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`{}`: it is done, and there is nothing to say."""
+    """An empty document: a request without arguments, or the response of an operation without a result."""
 
 
 class GetRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Return one message, with its payload if `payload` is set."""
+
     id: str | int
     payload: bool = False
 
@@ -33,7 +35,7 @@ class PeekRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrowseRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`state` may also be `delayed`, which is no state of its own; None means every state."""
+    """List messages. `state` may also be `delayed`, which means ready but not yet due; None means all states."""
 
     state: str | None = None
     filter: Filter = EVERYTHING
@@ -43,6 +45,8 @@ class BrowseRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Return journal events after the position `after`, and up to the position `until` if it is set."""
+
     after: str | None = None
     limit: int = 1_000
     tenant: str | None = None
@@ -66,7 +70,7 @@ class LedgerExtendRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Save `document` if the stored ETag is `etag`; or set `progress` alone."""
+    """Save `document` if the stored ETag equals `etag`, or set only `progress`."""
 
     receipt: Receipt
     document: Raw | UnsetType = UNSET
@@ -75,7 +79,7 @@ class StateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigureRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Change the given fields of a policy or of a tenant's configuration; the others stay."""
+    """Change the given fields of a queue policy or of a tenant's configuration. The others keep their values."""
 
     changes: dict[str, Any] = {}
 
@@ -112,7 +116,7 @@ class RemoveRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """With `edit`, only the message that it names is redriven."""
+    """Return failed messages to the queue. With `edit`, redrive only the message that it names."""
 
     filter: Filter = EVERYTHING
     rate_per_s: Annotated[float, Meta(gt=0)] | None = None
@@ -126,7 +130,10 @@ class ScheduleNameRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleRequest(ScheduleChange, frozen=True, kw_only=True):
-    """Create a schedule or change the given fields of one. A new one has a message, and a cron line or an interval."""
+    """Create a schedule, or change the given fields of one.
+
+    A new schedule needs a message and either a cron expression or an interval.
+    """
 
     name: str
     every_ms: Annotated[int, Meta(ge=LEAST_EVERY_MS, le=MAX_MS)] | None = None

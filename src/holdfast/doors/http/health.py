@@ -9,7 +9,8 @@ from holdfast.doors.http.calls import JSON_TYPE, HttpCall
 from holdfast.doors.identity import Identity
 from holdfast.model.errors import HoldfastError
 from holdfast.service.drain import Drain
-from holdfast.wire.http.bodies import HealthAnswer, encode
+from holdfast.wire.http.admin_bodies import HealthAnswer
+from holdfast.wire.http.bodies import encode
 
 # What an open path answers: status, body, headers.
 Answer = tuple[int, bytes, list[tuple[bytes, bytes]]]

@@ -11,7 +11,8 @@ from holdfast.model.errors import InvalidArgument
 from holdfast.model.extras import install_command
 from holdfast.model.names import QueueRef, parse_name
 from holdfast.wire.arrow import ARROW_STREAM, EVENT_FIELDS, JOURNAL_COUNT, JOURNAL_NEXT
-from holdfast.wire.http.bodies import JournalEventOut, encode
+from holdfast.wire.http.admin_bodies import JournalEventOut
+from holdfast.wire.http.bodies import encode
 from holdfast.wire.http.routes import flag_of, integer_of
 from holdfast.wire.http.shapes import event_out
 from holdfast.wire.operations import JOURNAL

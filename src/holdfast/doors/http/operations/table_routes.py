@@ -10,7 +10,8 @@ from holdfast.doors.http.connections.presence import Presence
 from holdfast.model.answers import Info
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
 from holdfast.wire import operations
-from holdfast.wire.http.bodies import TenantAnswer, encode
+from holdfast.wire.http.admin_bodies import TenantAnswer
+from holdfast.wire.http.bodies import encode
 from holdfast.wire.http.routes import RouteBinding
 from holdfast.wire.operation import Operation, Target
 from holdfast.wire.requests import Nothing
