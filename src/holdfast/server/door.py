@@ -7,7 +7,7 @@ from holdfast.doors.http.app import HttpDoor
 from holdfast.doors.http.calls import limits_for
 from holdfast.doors.http.health import FramedOffer, Health
 from holdfast.doors.http.hosts import ANY_HOST, Hosts
-from holdfast.doors.http.routes import make_rest
+from holdfast.doors.http.routes import make_fallback
 from holdfast.doors.identity import Identity, ScraperIdentity, make_identity
 from holdfast.server.compose import Core
 from holdfast.server.settings import Settings
@@ -73,5 +73,5 @@ def make_door(
         observer=telemetry.metrics,
         tracing=telemetry.tracing,
         drain=drain,
-        rest=make_rest(health),
+        fallback=make_fallback(health),
     )
