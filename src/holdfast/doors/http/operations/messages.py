@@ -248,7 +248,7 @@ async def release(call: HttpCall) -> None:
 
 
 async def remove(call: HttpCall) -> None:
-    """Handle `POST /v1/queue/remove`. Unlike removal by an operator, it needs the lease, and no more scopes than ack."""
+    """Handle `POST /v1/queue/remove`. Unlike removal by an operator, it needs the lease and the scope of an ack."""
     await _settle_all(call, Settle.REMOVE, decode(_settle, await call.body()))
 
 
