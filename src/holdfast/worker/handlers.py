@@ -28,7 +28,7 @@ Backoff = Duration | Callable[[int], Duration]
 
 
 class Pool(StrEnum):
-    """Where handlers run."""
+    """The place where a handler runs."""
 
     LOOP = "loop"
     THREAD = "thread"

@@ -20,7 +20,7 @@ _METRICS_TYPE = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 
 class FramedOffer(NamedTuple):
-    """Where callers reach the framed protocol: on its own port, if it has one, and by an upgrade of this one."""
+    """The addresses of the framed protocol: its own port, if it has one, and an upgrade of the HTTP port."""
 
     port: int | None
     is_upgradable: bool = True

@@ -54,21 +54,21 @@ async def kj_loop() -> AsyncIterator[None]:
     one is used.
     """
     loop = asyncio.get_running_loop()
-    ours = _loops.running.get(loop)
-    if ours is None:
+    running = _loops.running.get(loop)
+    if running is None:
         if hasattr(loop, "_kj_loop"):  # the program started one itself
             yield
             return
-        ours = _loops.running[loop] = _Running(AsyncExitStack())
-        await ours.stack.enter_async_context(capnp.kj_loop())
-    ours.users += 1
+        running = _loops.running[loop] = _Running(AsyncExitStack())
+        await running.stack.enter_async_context(capnp.kj_loop())
+    running.users += 1
     try:
         yield
     finally:
-        ours.users -= 1
-        if not ours.users:
+        running.users -= 1
+        if not running.users:
             del _loops.running[loop]
-            await ours.stack.aclose()
+            await running.stack.aclose()
 
 
 # --- Errors --------------------------------------------------------------------------------------------------------

@@ -68,10 +68,10 @@ class Execution:
         finally:
             self._heartbeat.remove(work)
         is_abandoned = running is not None and not running.ended.done()
-        answered = None
+        pending_result = None
         if verdict is not None:
             # A slot that stays in use causes no claim that could carry the verdict, so it is sent at once.
-            answered = self._outbox.post(verdict, work.lease_until, at_once=is_abandoned)
+            pending_result = self._outbox.post(verdict, work.lease_until, at_once=is_abandoned)
             work.message._held.is_settled = True
         if is_abandoned and running is not None:
             self._leave_behind(work, running, slot)
@@ -79,7 +79,7 @@ class Execution:
             is_unstarted = fault is not None and fault.kind is FaultKind.UNSTARTED and interruption is None
             # In the same event-loop step as the post above, so that the claim for the free slot carries the verdict.
             slot.free(fault.text if fault is not None and is_unstarted else None)
-        result = None if answered is None else await answered
+        result = None if pending_result is None else await pending_result
         if verdict is not None and result is not None and not result.ok and result.is_unsure:
             result = await self._retry_policy.clarify(work.message, verdict, result)
         if verdict is None and interruption is None and work.message.is_lost:

@@ -1,4 +1,4 @@
-"""Estimate, without parsing, where the first request in received bytes ends and whose it is.
+"""Estimate, without parsing, the end of the first request in received bytes, and its tenant.
 
 Both are estimates that affect only when the bytes are parsed. The parser alone decides what they mean.
 """
