@@ -25,6 +25,8 @@ A = TypeVar("A")
 
 
 class EditArgument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A replacement for the payload of a message that is redriven."""
+
     id: str | int
     # JSON carries it as base64.
     payload: bytes
@@ -32,11 +34,15 @@ class EditArgument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class PageAnswer(msgspec.Struct, frozen=True):
+    """A page of messages. `cursor` is the start of the next page, None on the last one."""
+
     messages: list[Info]
     cursor: str | None
 
 
 class EventsAnswer(msgspec.Struct, frozen=True):
+    """Journal events, and the position after the last one."""
+
     events: list[JournalEvent]
     next: str
 

@@ -31,6 +31,8 @@ class GetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeekRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Return the messages that would be claimed next, without claiming them."""
+
     limit: int = 1
 
 
@@ -55,16 +57,22 @@ class JournalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """List the open claims of a consumer, or the one with this number."""
+
     consumer: str
     number: int | None = None
 
 
 class LedgerAckRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Acknowledge the messages that the consumer's claims up to a number still hold."""
+
     consumer: str
     upto: Whole
 
 
 class LedgerExtendRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Extend the leases of all open claims of a consumer, by default by the queue's lease."""
+
     consumer: str
     lease_ms: Positive | None = None
 
@@ -85,33 +93,47 @@ class ConfigureRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PauseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Pause a queue, or resume it."""
+
     paused: bool = True
 
 
 class DeleteRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Delete a queue once its leases have ended, at the latest after `force_after_ms`."""
+
     force_after_ms: int = FORCE_AFTER_MS
 
 
 class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Remove all messages in one state, ready or failed."""
+
     state: State = State.READY
 
 
 class CancelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Remove the ready messages that match a filter."""
+
     filter: Filter = EVERYTHING
 
 
 class ReprioritiseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Change the priority of the messages that match a filter."""
+
     priority: Priority
     filter: Filter = EVERYTHING
 
 
 class MoveRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Move the messages in one state that match a filter to another queue."""
+
     to: QueueRef
     filter: Filter = EVERYTHING
     state: State = State.READY
 
 
 class RemoveRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Remove one message."""
+
     id: str | int
 
 
@@ -125,6 +147,8 @@ class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleNameRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Return or delete one schedule. `payload` includes its message's payload."""
+
     name: str
     payload: bool = False
 
@@ -140,4 +164,6 @@ class ScheduleRequest(ScheduleChange, frozen=True, kw_only=True):
 
 
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy the whole store into a new directory."""
+
     target: str

@@ -31,6 +31,7 @@ class WorkerConnection:
         self.wait_ms = WAIT_MS if is_cancellable else WAIT_UNCANCELLED_MS
 
     async def claim(self, ref: QueueRef, claim_request: ClaimRequest, wait_ms: int) -> list[WorkMessage]:
+        """Claim messages, and wait up to `wait_ms` for at least one."""
         return self._messages_of(ref, await self.messages.claim(ref, claim_request, wait_ms))
 
     async def exchange(

@@ -26,6 +26,8 @@ def write_nothing() -> bytes:
 
 
 class EnqueuedAnswer(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The result of an enqueue."""
+
     ids: list[int]
     # One element per message, or empty if no message is a duplicate or has a given correlation id.
     duplicates: list[bool] = []

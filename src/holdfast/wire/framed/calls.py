@@ -78,26 +78,36 @@ class CallFrame(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_u
 
 
 class EnqueueCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="enqueue"):
+    """Enqueue messages, all or none."""
+
     drafts: list[FramedDraft]
 
 
 class ClaimCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="claim"):
+    """Claim messages."""
+
     ask: FramedClaimRequest
     # None: wait without a limit.
     wait_ms: int | None = 0
 
 
 class ExchangeCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="exchange"):
+    """Carry out verdicts and claim messages."""
+
     ask: FramedClaimRequest
     verdicts: list[FramedVerdict]
     wait_ms: int | None = 0
 
 
 class SettleCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="settle"):
+    """Carry out verdicts."""
+
     verdicts: list[FramedVerdict]
 
 
 class SubscribeCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="subscribe"):
+    """Claim messages as they become ready, until the call is cancelled."""
+
     ask: FramedClaimRequest
     # The maximum number of messages that the subscriber holds and has not settled.
     prefetch: int
@@ -106,11 +116,15 @@ class SubscribeCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_un
 
 
 class UploadCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="upload"):
+    """Enqueue a message whose payload is sent in DATA frames."""
+
     # Without a payload: that follows in DATA frames.
     draft: FramedDraft
 
 
 class ReadPartCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="read_part"):
+    """Read part of the payload of a message that the caller holds."""
+
     receipt: FramedReceipt
     offset: int
     limit: int
@@ -197,20 +211,24 @@ NAMED: Mapping[str, NamedBinding] = {
 
 
 def write_enqueue(ref: QueueRef, drafts: Sequence[Draft], context: Context | None = None) -> bytes:
+    """Encode an enqueue."""
     return _encode(("enqueue", *ref, context, [_draft_out(each) for each in drafts]))
 
 
 def write_claim(ref: QueueRef, ask: ClaimRequest, wait_ms: int | None, context: Context | None = None) -> bytes:
+    """Encode a claim."""
     return _encode(("claim", *ref, context, astuple(ask), wait_ms))
 
 
 def write_exchange(
     ref: QueueRef, ask: ClaimRequest, verdicts: Sequence[Verdict], wait_ms: int | None, context: Context | None = None
 ) -> bytes:
+    """Encode an exchange."""
     return _encode(("exchange", *ref, context, astuple(ask), [astuple(each) for each in verdicts], wait_ms))
 
 
 def write_settle(ref: QueueRef, verdicts: Sequence[Verdict], context: Context | None = None) -> bytes:
+    """Encode verdicts."""
     return _encode(("settle", *ref, context, [astuple(each) for each in verdicts]))
 
 
@@ -223,14 +241,17 @@ def write_subscribe(
     release_on_leave: bool = False,
     context: Context | None = None,
 ) -> bytes:
+    """Encode a subscription."""
     return _encode(("subscribe", *ref, context, astuple(ask), prefetch, wait_ms, release_on_leave))
 
 
 def write_upload(ref: QueueRef, draft: Draft, context: Context | None = None) -> bytes:
+    """Encode the start of an upload."""
     return _encode(("upload", *ref, context, _draft_out(draft)))
 
 
 def write_read_part(ref: QueueRef, receipt: Receipt, offset: int, limit: int, context: Context | None = None) -> bytes:
+    """Encode the request for a part of a payload."""
     return _encode(("read_part", *ref, context, receipt, offset, limit))
 
 

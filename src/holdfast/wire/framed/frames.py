@@ -20,6 +20,8 @@ CONNECTION: Final = 0
 
 
 class FrameKind(IntEnum):
+    """The kinds of frames."""
+
     # The first frame of each side.
     HELLO = 1
     CALL = 2

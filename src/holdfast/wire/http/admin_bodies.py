@@ -43,11 +43,15 @@ class InfoOut(Struct, frozen=True, kw_only=True):
 
 
 class MessagesAnswer(Struct, frozen=True, kw_only=True):
+    """A page of messages. `cursor` is the start of the next page, null on the last one."""
+
     messages: list[InfoOut]
     cursor: str | None
 
 
 class FilterIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A filter of messages. A message matches if it fits every field that is given."""
+
     ids: list[str] | None = None
     error_contains: str | None = None
     older_than_ms: Whole | None = None
@@ -59,22 +63,30 @@ class FilterIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 class TargetIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The queue that messages are moved to. The default tenant is that of the source queue."""
+
     queue: str
     tenant: str | None = None
 
 
 class EditIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new payload for the message that is redriven."""
+
     id: str
     payload: Raw | UnsetType = UNSET
     payload_base64: str | UnsetType = UNSET
 
 
 class ChangedAnswer(Struct, frozen=True, kw_only=True):
+    """The number of messages that matched, and of those that were changed."""
+
     matched: int
     changed: int
 
 
 class RedriveAnswer(Struct, frozen=True, kw_only=True):
+    """The number of messages that matched, and of those that were redriven."""
+
     matched: int
     redriven: int
 
@@ -113,6 +125,8 @@ class ScheduledOut(Struct, frozen=True, kw_only=True):
 
 
 class ScheduleOut(Struct, frozen=True, kw_only=True):
+    """A schedule, with its next and last tick."""
+
     name: str
     cron: str | None
     every_ms: int | None
@@ -126,10 +140,14 @@ class ScheduleOut(Struct, frozen=True, kw_only=True):
 
 
 class SchedulesAnswer(Struct, frozen=True, kw_only=True):
+    """The schedules of a queue."""
+
     schedules: list[ScheduleOut]
 
 
 class JournalEventOut(Struct, frozen=True, kw_only=True, gc=False):
+    """One event of the journal."""
+
     seq: int
     shard: int
     at: int
@@ -149,24 +167,34 @@ class JournalEventOut(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TenantAnswer(TenantSummary, frozen=True, kw_only=True):
+    """A tenant's limits and quotas."""
+
     # The total counts of the tenant's queues. Set when one tenant was requested.
     stats: Stats | UnsetType = UNSET
 
 
 class TenantsAnswer(Struct, frozen=True, kw_only=True):
+    """The tenants that the caller may see."""
+
     tenants: list[TenantSummary]
 
 
 class QueuesAnswer(Struct, frozen=True, kw_only=True):
+    """The queues of a tenant."""
+
     queues: list[QueueSummary]
 
 
 class QueueAnswer(QueueSummary, frozen=True, kw_only=True):
+    """A queue's counts and policy."""
+
     tenant: str
     policy: QueuePolicy
 
 
 class PausedAnswer(Struct, frozen=True, kw_only=True):
+    """Whether a queue is paused."""
+
     tenant: str
     queue: str
     paused: bool
@@ -181,6 +209,8 @@ class DrainingAnswer(Struct, frozen=True, kw_only=True):
 
 
 class PeekAnswer(Struct, frozen=True, kw_only=True):
+    """The messages that would be claimed next."""
+
     messages: list[InfoOut]
 
 
@@ -193,6 +223,8 @@ class AvailableEvent(Struct, frozen=True, kw_only=True):
 
 
 class HealthAnswer(Struct, frozen=True, kw_only=True):
+    """The state of the server."""
+
     status: str
     # Why the server is not ready.
     reason: str | UnsetType = UNSET

@@ -37,6 +37,8 @@ class QueueRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class MessageIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A message to enqueue. Its payload is either `payload` (JSON) or `payload_base64`."""
+
     payload: Raw | UnsetType = UNSET
     payload_base64: str | UnsetType = UNSET
     content_type: str | None = None
@@ -59,10 +61,14 @@ class MetaIn(MessageIn, frozen=True, kw_only=True):
 
 
 class EnqueueRequest(QueueRequest, frozen=True, kw_only=True):
+    """Enqueue messages into a queue, all or none."""
+
     messages: list[MessageIn]
 
 
 class EnqueuedOut(Struct, frozen=True, kw_only=True, gc=False):
+    """An enqueued message, or the earlier one that it is a duplicate of."""
+
     id: str
     snowflake: str
     correlation_id: str
@@ -70,6 +76,8 @@ class EnqueuedOut(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EnqueueAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """The enqueued messages, in the order of the request."""
+
     messages: list[EnqueuedOut]
 
 
@@ -87,6 +95,8 @@ class VerdictIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
 
 
 class DequeueRequest(QueueRequest, frozen=True, kw_only=True):
+    """Claim up to `limit` messages under a lease, and settle earlier deliveries."""
+
     limit: Limit = 1
     # Null: wait until the caller disconnects.
     wait_ms: Whole | None = 0
@@ -104,6 +114,8 @@ class ExchangeRequest(DequeueRequest, frozen=True, kw_only=True):
 
 
 class SubscribeRequest(QueueRequest, frozen=True, kw_only=True):
+    """Claim messages as they become ready. At most `prefetch` messages are unsettled at a time."""
+
     prefetch: Limit = 32
     limit: Limit | None = None
     wait_ms: Whole | None = None
@@ -123,6 +135,8 @@ class PayloadRequest(QueueRequest, frozen=True, kw_only=True):
 
 
 class StateOut(Struct, frozen=True, kw_only=True, gc=False):
+    """The state document and the progress of a message."""
+
     # `null` before the first save, as is `etag`.
     document: Raw
     etag: str | None
@@ -130,6 +144,8 @@ class StateOut(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DeliveryOut(Struct, frozen=True, kw_only=True, gc=False):
+    """A claimed message."""
+
     id: str
     snowflake: str
     receipt: str
@@ -164,11 +180,15 @@ class ResultOut(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DequeueAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """The claimed messages, and the results of the verdicts."""
+
     messages: list[DeliveryOut]
     results: list[ResultOut] | UnsetType = UNSET
 
 
 class ReceiptIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A receipt with options of its own."""
+
     receipt: str
     error: str | None = None
     delay_ms: Whole | None = None
@@ -206,6 +226,8 @@ class NackRequest(QueueRequest, frozen=True, kw_only=True):
 
 
 class ExtendRequest(QueueRequest, frozen=True, kw_only=True):
+    """Extend leases to `lease_ms` from now, by default to the queue's lease."""
+
     receipts: list[str | ReceiptIn]
     lease_ms: Positive | None = None
 
@@ -219,31 +241,43 @@ class ErrorOut(Struct, frozen=True, kw_only=True):
 
 
 class ErrorAnswer(Struct, frozen=True, kw_only=True):
+    """The body of an error response."""
+
     error: ErrorOut
 
 
 class SettleAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """The results of verdicts, in the order of the receipts."""
+
     results: list[ResultOut]
     # Set if any verdict failed (status 409 for stale receipts, otherwise 503).
     error: dict[str, Any] | UnsetType = UNSET
 
 
 class ProgressIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The progress of a handler."""
+
     percent: Annotated[float, Meta(ge=0, le=100)]
     text: str = ""
 
 
 class StateAnswer(Struct, frozen=True, kw_only=True):
+    """The new ETag of a state document."""
+
     etag: str | None
 
 
 class LedgerClaimRequest(DequeueRequest, frozen=True, kw_only=True):
+    """Claim messages under a consumer's number. An open number returns the same claim again."""
+
     consumer: str
     number: Whole
     with_state: bool = False
 
 
 class LedgerEntryOut(Struct, frozen=True, kw_only=True):
+    """An open claim. `lost` is the number of its messages that the consumer no longer holds."""
+
     number: int
     claimed_at: int
     messages: list[DeliveryOut]
@@ -251,6 +285,8 @@ class LedgerEntryOut(Struct, frozen=True, kw_only=True):
 
 
 class LedgerAnswer(Struct, frozen=True, kw_only=True):
+    """The open claims of a consumer."""
+
     claims: list[LedgerEntryOut]
 
 

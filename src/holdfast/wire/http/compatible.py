@@ -47,4 +47,6 @@ class AckIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class NackIn(AckIn, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a nack, with the error of the failure."""
+
     error: str | None = None
