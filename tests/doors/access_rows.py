@@ -61,7 +61,7 @@ class Row(NamedTuple):
     scope: str
     request: Callable[[Place], Request]
     name: str = ""
-    of_operators_only: bool = False
+    is_operators_only: bool = False
     # Whether the tenant is the caller's own where it is left out.
     tenant_optional: bool = False
     # Of no tenant at all: answers each caller what it may see.
@@ -229,7 +229,7 @@ _WRITTEN: tuple[Row, ...] = (
     _in_query("/v1/queue/watch", ("watch", "stats"), lambda at: {}),
     Row("GET", "/v1/tenants", ("tenants",), "read", lambda at: Request("GET", "/v1/tenants"), of_no_tenant=True),
     _in_path("GET", _TENANT, ("tenant", "tenant_stats"), "read"),
-    _in_path("PUT", _TENANT, ("set_tenant",), "admin", lambda at: {"weight": 2}, of_operators_only=True, changes=True),
+    _in_path("PUT", _TENANT, ("set_tenant",), "admin", lambda at: {"weight": 2}, is_operators_only=True, changes=True),
     _in_path("GET", _TENANT + "/queues", ("queues",), "read"),
     _in_path("GET", _QUEUE, ("queue",), "read"),
     _in_path("PUT", _QUEUE, ("set_policy",), "admin", lambda at: {"max_retries": 7}, changes=True),
@@ -321,7 +321,7 @@ _WRITTEN: tuple[Row, ...] = (
         ("metrics",),
         "read",
         lambda at: Request("GET", "/metrics"),
-        of_operators_only=True,
+        is_operators_only=True,
         of_no_tenant=True,
     ),
 )

@@ -17,7 +17,7 @@ from holdfast.doors.http.calls import limits_for
 from holdfast.doors.http.connections.connections import HttpConnections
 from holdfast.doors.http.health import Health
 from holdfast.doors.http.hosts import Hosts
-from holdfast.doors.http.routes import make_rest
+from holdfast.doors.http.routes import make_fallback
 from holdfast.doors.identity import Identity, Open
 from holdfast.model.errors import Unauthenticated
 from holdfast.model.names import QueueRef
@@ -197,7 +197,7 @@ async def serve(
         observer=requests,
         tracing=tracing or Tracing(),
         drain=drain,
-        rest=make_rest(health),
+        fallback=make_fallback(health),
     )
     connections = HttpConnections(door, door.hot_calls, turns=turns)
     listening = await asyncio.get_running_loop().create_server(connections.make, "127.0.0.1", 0)

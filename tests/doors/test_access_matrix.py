@@ -97,7 +97,7 @@ def test_every_method_of_a_session_asks_first() -> None:
 def test_rows_and_operations_agree_on_scopes() -> None:
     for row in ROWS:
         assert {str(OPERATIONS[operation].scope) for operation in row.operations} == {row.scope}, row
-        assert any(OPERATIONS[operation].of_operators_only for operation in row.operations) == row.of_operators_only, (
+        assert any(OPERATIONS[operation].is_operators_only for operation in row.operations) == row.is_operators_only, (
             row
         )
 
@@ -119,7 +119,7 @@ async def test_without_a_credential_every_call_is_unauthenticated(world: World) 
 async def test_a_scope_opens_what_it_says_and_nothing_else(world: World, row: Row) -> None:
     opened = {scope for scope in SCOPES if scope in (row.scope, "admin")}
     allowed = {f"operator-{scope}" for scope in opened}
-    if not row.of_operators_only:
+    if not row.is_operators_only:
         allowed |= {f"acme-{scope}" for scope in opened}
     before = await everything(world.operator)
     for token in TOKENS:
@@ -274,7 +274,7 @@ async def test_a_session_permits_before_it_looks(operation: str, scope: str) -> 
     for tenant, is_own in (("acme", True), ("*", True), ("other", False)):
         session = Session(caller(tenant, *([] if scope == "none" else [scope])), SimpleNamespace(messages=None))  # type: ignore[arg-type]
         is_open = needs.target is Target.SERVER
-        is_allowed = has_scope and (is_own or is_open) and (tenant == "*" or not needs.of_operators_only)
+        is_allowed = has_scope and (is_own or is_open) and (tenant == "*" or not needs.is_operators_only)
         if operation == "metrics":
             with nullcontext() if is_allowed else pytest.raises(Forbidden):
                 session.check_metrics()

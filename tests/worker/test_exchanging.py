@@ -12,7 +12,7 @@ from holdfast.client.queue import AsyncQueue
 from holdfast.model.message import State
 from holdfast.testing import ManualClock
 from holdfast.testing.proxy import Fault, FaultProxy, Kind
-from holdfast.worker.outcome import Outcome, OutcomeKind
+from holdfast.worker.outcomes import Outcome, OutcomeKind
 from tests.doors.capnp_serving import serve_capnp
 from tests.doors.framed.serving import serve_framed
 from tests.doors.serving import Server, serve

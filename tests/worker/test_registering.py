@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.testing import HandlerTest
-from holdfast.worker.options import Pool
+from holdfast.worker.handlers import Pool
 
 
 class Order(msgspec.Struct):
@@ -199,13 +199,13 @@ async def generator(order: Order):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (two_payloads, "parameter 'db' that nobody fills"),
-        (keyword_only, "parameter 'db' that nobody fills"),
-        (of_no_type, "annotations cannot be read"),
-        (of_a_plain_class, "cannot be decoded into Worker"),
+        (two_payloads, "parameter 'db' that the worker cannot fill"),
+        (keyword_only, "parameter 'db' that the worker cannot fill"),
+        (of_no_type, "annotations cannot be evaluated"),
+        (of_a_plain_class, "Worker is not a type of payloads"),
         (generator, "is a generator"),
-        (Order, "a handler is a function"),
-        ("charge", "a handler is a function"),
+        (Order, "a handler must be a function"),
+        ("charge", "a handler must be a function"),
     ],
 )
 def test_a_function_the_worker_cannot_call_is_refused(worker: holdfast.Worker, function: Any, says: str) -> None:
@@ -250,21 +250,21 @@ def test_a_bad_name_is_refused(worker: holdfast.Worker) -> None:
 
 
 def test_a_decorator_without_its_parentheses_is_refused(worker: holdfast.Worker) -> None:
-    with pytest.raises(holdfast.InvalidArgument, match="names its queue"):
+    with pytest.raises(holdfast.InvalidArgument, match="the queue is missing"):
         worker.handler(takes_struct)  # type: ignore[arg-type]
 
 
 def test_one_queue_has_one_handler(worker: holdfast.Worker) -> None:
     worker.handler("q")(takes_struct)
     worker.handler("q", tenant="other")(takes_data)
-    with pytest.raises(holdfast.InvalidArgument, match="default/q has a handler, takes_struct"):
+    with pytest.raises(holdfast.InvalidArgument, match="default/q already has the handler takes_struct"):
         worker.handler("q")(takes_model)
 
 
 def test_a_function_that_no_process_could_import_is_refused(worker: holdfast.Worker) -> None:
     def inner(order: Order) -> None: ...
 
-    with pytest.raises(holdfast.InvalidArgument, match="at the top of a module"):
+    with pytest.raises(holdfast.InvalidArgument, match="at the top level of a module"):
         worker.handler("q", process=True)(inner)
 
 

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.model.message import State
 from holdfast.testing import ManualClock
-from holdfast.worker.consuming.connection import client_of
+from holdfast.worker.connection import client_of
 from tests.worker.passing import PATIENCE_S, opened, passing, turns, until
 from tests.worker.slow import Slow
 from tests.worker.watched import watched

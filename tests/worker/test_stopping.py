@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast.model.message import State
 from holdfast.testing import ManualClock
-from holdfast.worker.consuming.waiting import restart_delay_ms
+from holdfast.worker.context import restart_delay_ms
 from tests.worker.passing import PATIENCE_S, Outage, opened, passing, turns, until
 from tests.worker.slow import Slow
 
@@ -40,8 +40,8 @@ async def test_a_consumer_that_crashes_starts_again_later_and_later_and_then_wor
             outage.end()
             await passing(clock, 2_000)
             assert slow.done == [7]
-    assert caplog.text.count("crashed and starts again at once") == 3
-    assert "starts again in 0.25 s" in caplog.text
+    assert caplog.text.count("crashed and restarts at once") == 3
+    assert "restarts in 0.25 s" in caplog.text
 
 
 async def test_a_store_that_is_away_is_told_of_once_and_waited_for(
@@ -62,8 +62,8 @@ async def test_a_store_that_is_away_is_told_of_once_and_waited_for(
             await hf.queue("a").enqueue(1)
             await passing(clock, 10_000)
             assert slow.done == [1]
-    assert caplog.text.count("cannot be reached") == 1
-    assert caplog.text.count("is back after") == 1
+    assert caplog.text.count("is unreachable") == 1
+    assert caplog.text.count("is reachable again after") == 1
     assert "crashed" not in caplog.text
 
 
@@ -214,7 +214,7 @@ async def test_a_running_worker_takes_no_handler_and_is_not_run_twice(clock: Man
         async with worker:
             with pytest.raises(holdfast.InvalidArgument, match="before it starts"):
                 worker.handler("r")(slow)
-            with pytest.raises(holdfast.InvalidArgument, match="running already"):
+            with pytest.raises(holdfast.InvalidArgument, match="already running"):
                 await worker.serve()
 
 
@@ -242,5 +242,5 @@ async def test_a_client_of_this_loop_is_not_run_on_another(clock: ManualClock) -
     async with opened(clock) as hf:
         worker = holdfast.Worker(hf)
         worker.handler("q")(Slow())
-        with pytest.raises(holdfast.InvalidArgument, match="on a loop of its own"):
+        with pytest.raises(holdfast.InvalidArgument, match="on its own event loop"):
             worker.run()

@@ -48,7 +48,7 @@ def permit(caller: Caller, operation: Operation[Any, Any], tenant: str | None) -
     """
     if tenant is not None and caller.tenant not in (tenant, EVERY_TENANT):
         raise Forbidden(f"this credential is not for tenant {tenant}", tenant=tenant)
-    if operation.of_operators_only and not caller.is_operator:
+    if operation.is_operators_only and not caller.is_operator:
         raise Forbidden("only an operator may do this: use a credential with tenant *")
     if not caller.has(operation.scope):
         scope = operation.scope

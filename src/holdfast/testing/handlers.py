@@ -22,11 +22,10 @@ from holdfast.model.parsing.durations import Duration, parse_duration_ms
 from holdfast.runtime import LoopRuntime
 from holdfast.server.embedded import open_blocking
 from holdfast.testing.clock import ManualClock
-from holdfast.worker.consuming.connection import WorkerConnection, carried, client_of
-from holdfast.worker.consuming.consumer import Consumer
-from holdfast.worker.consuming.crew import ConsumerContext
-from holdfast.worker.consuming.waiting import Reach, WorkerStop
-from holdfast.worker.outcome import Outcome, OutcomeKind
+from holdfast.worker.connection import WorkerConnection, client_of, wrap_transport
+from holdfast.worker.consumer import Consumer
+from holdfast.worker.context import ConsumerContext, Reachability, WorkerStop
+from holdfast.worker.outcomes import Outcome, OutcomeKind
 from holdfast.worker.worker import Worker
 
 # Turns of the loop in which everything that can go on without time passing goes on.
@@ -62,31 +61,31 @@ class HandlerTest:
         self._hf: Holdfast = self._open.enter_context(
             open_blocking("memory://", {}, clock=self.clock, dice=SeededDice(self._seed))
         )
-        inner = carried(self._hf._inner._connected(), self._inline)
+        inner = wrap_transport(self._hf._inner._connected(), self._inline)
         transport = cast("Transport", _Noting(inner, self._note_sent))
-        link = WorkerConnection(transport, client_of(transport))
+        connection = WorkerConnection(transport, client_of(transport))
         self._runtime = LoopRuntime(self.clock, self.clock)
         self._stop = WorkerStop()
-        crew = ConsumerContext(
+        context = ConsumerContext(
             self._worker.owner,
-            link,
+            connection,
             self._runtime,
             dice,
             self._worker.hooks.with_last("after", self._note),
-            Reach(self.clock, "memory://"),
+            Reachability(self.clock, "memory://"),
             self._stop,
             inline=self._hf._driver,
         )
-        self._hooks = crew.hooks
-        self._consumers = {ref: Consumer(handler, crew) for ref, handler in self._worker.handlers.items()}
-        self._worker._lend(link.client, self._hf._driver)
+        self._hooks = context.hooks
+        self._consumers = {ref: Consumer(handler, context) for ref, handler in self._worker.handlers.items()}
+        self._worker._set_test_connection(connection.client, self._hf._driver)
         await self._hooks.call("on_start", self._worker)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stop.ask(now=True)
+        self._stop.request(now=True)
         for consumer in self._consumers.values():
             consumer.interrupt_all()
         await self._settle()
@@ -94,8 +93,8 @@ class HandlerTest:
             consumer.give_up()
             consumer.close()
         await self._settle()
-        await self._hooks.tell("on_stop", self._worker)
-        self._worker._lend(None, None)
+        await self._hooks.notify("on_stop", self._worker)
+        self._worker._set_test_connection(None, None)
         self._open.close()
 
     # --- What a test does --------------------------------------------------------------------------------------

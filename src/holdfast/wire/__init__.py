@@ -1,5 +1,5 @@
-"""The shapes that cross the network, shared by doors and clients, and the table of operations.
+"""Define the table of operations and the documents that cross the network, shared by doors and clients.
 
-Nothing here decides or does I/O. Start with `operations.py`: every operation is one row of it, and `http_routes.py`,
-`capnp_arguments.py` and `framed_calls.py` derive the documents of the three wires from a row.
+Makes no decisions; apart from the Cap'n Proto stream, does no I/O.
+Start with `operations.py`; `http/routes.py`, `capnp/arguments.py` and `framed/calls.py` derive each wire's documents.
 """

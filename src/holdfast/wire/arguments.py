@@ -1,7 +1,7 @@
-"""Operations by name: the arguments and answers of those that have no form of their own on a wire.
+"""Arguments and results of operations by name, for which a wire has no hand-written format.
 
-Cap'n Proto writes them as JSON (`capnp_arguments.py`), the framed protocol as MessagePack (`framed_calls.py`). Both
-directions are here: clients write arguments and read answers, doors read arguments and write answers.
+Cap'n Proto writes them as JSON (`capnp/arguments.py`), the framed protocol as MessagePack (`framed/calls.py`). Both
+directions are here: clients write arguments and read results, doors read arguments and write results.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,18 +25,24 @@ A = TypeVar("A")
 
 
 class EditArgument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A replacement for the payload of a message that is redriven."""
+
     id: str | int
-    # Base64 in JSON.
+    # JSON carries it as base64.
     payload: bytes
     content_type: str
 
 
 class PageAnswer(msgspec.Struct, frozen=True):
+    """A page of messages. `cursor` is the start of the next page, None on the last one."""
+
     messages: list[Info]
     cursor: str | None
 
 
 class EventsAnswer(msgspec.Struct, frozen=True):
+    """Journal events, and the position after the last one."""
+
     events: list[JournalEvent]
     next: str
 
@@ -65,10 +71,10 @@ def _edit_of(given: EditArgument | None) -> Edit | None:
     return Edit(id=parse_id(given.id), payload=given.payload, content_type=given.content_type)
 
 
-# A draft is its own document, but for the field that only stores set.
+# A draft is sent unchanged, without the field that only stores set.
 _draft: Binding[Draft] = Binding(Draft, {}, apart=("pieces",))
 
-# The model's types that have a form of their own in the arguments.
+# Model types that the arguments write differently.
 _FIELDS: Mapping[Any, FieldShape] = {
     Filter: FieldShape(dict[str, Any] | None, _filter_in, lambda given, ref: make_filter(given)),
     Edit | None: FieldShape(EditArgument | None, _edit_in, lambda given, ref: _edit_of(given)),
@@ -83,7 +89,7 @@ _FIELDS: Mapping[Any, FieldShape] = {
 
 
 def _shapes_of(request: type[msgspec.Struct], more: Mapping[Any, FieldShape]) -> dict[Any, FieldShape]:
-    """Return the shapes, and bare numbers for those with bounds: here the service refuses one out of range."""
+    """Return the shapes of a request's types, without the bounds of numbers: here the service checks their range."""
     shapes = {**_FIELDS, **more}
     for field in fields(request):
         bare = _without_bounds(field.type)
@@ -103,7 +109,7 @@ def _without_bounds(kind: Any) -> Any:
 
 
 class _Wrapper(NamedTuple):
-    """The document of an answer that is not one by itself."""
+    """The document of a result that cannot be encoded as it is, and the conversions both ways."""
 
     type: Any
     write: Callable[[Any], Any]
@@ -132,9 +138,9 @@ _WRAPPERS: Mapping[Any, _Wrapper] = {
 
 
 class ArgumentsBinding(Generic[R, A]):
-    """The documents of one operation, whichever their encoding.
+    """The documents of one operation, independent of their encoding.
 
-    `shapes` are those that only one encoding needs. Fields named in `apart` are not on its wire.
+    `shapes` are those that only one encoding needs. Fields named in `apart` are not sent on that wire.
     """
 
     def __init__(
@@ -145,7 +151,7 @@ class ArgumentsBinding(Generic[R, A]):
     ) -> None:
         request: Any = operation.request
         self._request = request
-        # The target of a move stands flat beside its other fields.
+        # The target of a move is two fields beside the others, not a nested document.
         more: tuple[tuple[Any, ...], ...] = ()
         if request is MoveRequest:
             apart, more = (*apart, "to"), (("queue", str), ("tenant", str | None, None))
@@ -164,7 +170,10 @@ class ArgumentsBinding(Generic[R, A]):
         return self._binding.document(request, **more)
 
     def request(self, arguments: Any, ref: QueueRef) -> R:
-        """Return the request that a document stands for; `ref` is the queue of the call. Raise `InvalidArgument`."""
+        """Return the request of a document. Raise `InvalidArgument` for a wrong value.
+
+        `ref` is the queue of the call; its tenant is the default for the target of a move.
+        """
         apart = {}
         if self._request is MoveRequest:
             tenant = ref.tenant if arguments.tenant is None else parse_name("tenant", arguments.tenant)
@@ -176,10 +185,10 @@ class ArgumentsBinding(Generic[R, A]):
         return read
 
     def document(self, answer: A) -> Any:
-        """Return the document of an answer."""
+        """Return the document of a result."""
         return answer if self._wrapper is None else self._wrapper.write(answer)
 
     def answer(self, document: Any) -> A:
-        """Return the answer that a document stands for."""
+        """Return the result of a document."""
         answer: A = document if self._wrapper is None else self._wrapper.read(document)
         return answer

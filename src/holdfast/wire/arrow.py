@@ -1,12 +1,12 @@
-"""Journal events as Arrow columns, the same from a server and from a reader beside its store."""
+"""The Arrow columns of journal events, the same from a server and from the readers that open a store themselves."""
 
 ARROW_STREAM = b"application/vnd.apache.arrow.stream"
 
-# Of an answer with events: where the page ends, and how many are on it.
+# Response headers: the position after the last event of the page, and the number of events on it.
 JOURNAL_NEXT = b"x-journal-next"
 JOURNAL_COUNT = b"x-journal-count"
 
-# By name of pyarrow's type, and whether it may be null. Instants are whole milliseconds, as everywhere on this wire.
+# For each column: the name of its pyarrow type, and whether it may be null. Instants are whole milliseconds since 1970.
 EVENT_FIELDS: dict[str, tuple[str, bool]] = {
     "seq": ("int64", False),
     "shard": ("int32", False),

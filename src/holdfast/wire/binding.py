@@ -1,4 +1,4 @@
-"""A request struct as a document of one wire: its type, derived field by field, and the way there and back."""
+"""Convert between a request struct and its document on one wire, whose type is derived field by field."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -12,19 +12,20 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class FieldShape(NamedTuple):
-    """The form that one of the model's types has on a wire."""
+    """The wire type of one model type, and the conversions both ways."""
 
     type: Any
     write: Callable[[Any], Any]
-    # Is also given the queue of the call.
+    # The second argument is the queue of the call.
     read: Callable[[Any, QueueRef], Any]
 
 
 class Binding(Generic[R]):
-    """How a wire writes and reads one request.
+    """The conversion of one request type to and from its document on one wire.
 
-    `shapes` says which types have a form of their own on this wire; the others stand there as they are. Fields named in
-    `apart` travel elsewhere (in a path, or nowhere), and `more` are fields that only the document has.
+    `shapes` lists the types that this wire writes differently; all others are written unchanged. Fields named in
+    `apart` are not part of the document (they are sent in a path, or not at all), and `more` are fields that only the
+    document has.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Binding(Generic[R]):
                 fields.append((field.name, kind, msgspec.field(default_factory=field.default_factory)))
             else:
                 fields.append((field.name, kind, field.default))
-        # An unknown field is refused by its name, and fields with their usual value are left out on the way.
+        # An unknown field is refused by name. Fields that have their default value are not sent.
         self.type: Any = msgspec.defstruct(
             request.__name__,
             fields,
@@ -66,18 +67,18 @@ class Binding(Generic[R]):
 
     @property
     def fields(self) -> Mapping[str, FieldShape | None]:
-        """The names of the request's fields in the document, with their shapes."""
+        """Return the names of the request's fields in the document, with their shapes."""
         return self._shapes
 
     def document(self, request: R, **more: Any) -> Any:
-        """Return the request as this wire's document. `more` are the fields that only the document has."""
+        """Return the document of a request. `more` gives the fields that only the document has."""
         for name, shape in self._shapes.items():
             value = getattr(request, name)
             more[name] = value if shape is None else shape.write(value)
         return self.type(**more)
 
     def request(self, document: Any, ref: QueueRef, **apart: Any) -> R:
-        """Return the request that a document stands for. `apart` are the fields that travelled elsewhere."""
+        """Return the request of a document. `apart` gives the fields that are not part of the document."""
         for name, shape in self._shapes.items():
             value = getattr(document, name)
             apart[name] = value if shape is None else shape.read(value, ref)

@@ -1,4 +1,4 @@
-"""Errors as HTTP carries them: one table of statuses, one document."""
+"""Errors on the wire: the HTTP status of each code, and the error document."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ STATUS_BY_CODE: dict[str, int] = {
     "store_unavailable": 503,
 }
 
-# The one code that HTTP spells in its own way.
+# The only code that HTTP spells differently.
 STALE_LEASE = "queue_message_lease_mismatch"
 
 _RETRY_AFTER_MS = 1_000
@@ -30,22 +30,25 @@ _STATUSES_TO_RETRY = frozenset({429, 503})
 
 
 def to_wire_code(code: str) -> str:
+    """Return an error code as HTTP spells it."""
     return STALE_LEASE if code == StaleLease.code else code
 
 
 def from_wire_code(code: str) -> str:
+    """Return the error code that HTTP spells `code`."""
     return StaleLease.code if code == STALE_LEASE else code
 
 
 def retry_after_ms(error: HoldfastError) -> int | None:
-    """How long a caller is asked to wait; None: asking again would not help."""
+    """Return how long the caller should wait before a retry; None if a retry would not help."""
     if STATUS_BY_CODE[error.code] not in _STATUSES_TO_RETRY:
         return None
     return int(getattr(error, "retry_after_ms", _RETRY_AFTER_MS))
 
 
 def error_document(error: HoldfastError) -> dict[str, Any]:
-    """`{code, message, …facts, retry_after_ms?}`. Facts come first: none can pass for the code or the message."""
+    """Return an error as `{code, message, …facts, retry_after_ms?}`."""
+    # Facts are set first, so that no fact can replace the code or the message.
     document: dict[str, Any] = {name: _plain(value) for name, value in error.facts.items() if name != "retry_after_ms"}
     document.update(code=to_wire_code(error.code), message=error.message)
     wait_ms = retry_after_ms(error)
@@ -55,9 +58,9 @@ def error_document(error: HoldfastError) -> dict[str, Any]:
 
 
 def error_of(document: Any) -> HoldfastError:
-    """The error that a server's document tells of; what is not such a document is `Internal`."""
+    """Return the error of a server's error document, or `Internal` if it is not an error document."""
     if not isinstance(document, dict) or not isinstance(document.get("code"), str):
-        return Internal("the server answered an error in no known form")
+        return Internal("the server returned an error in an unknown format")
     facts = {name: value for name, value in document.items() if name not in ("code", "message")}
     kind = ERRORS_BY_CODE.get(from_wire_code(document["code"]), Internal)
     return kind(str(document.get("message", "")), **facts)

@@ -1,4 +1,4 @@
-"""The form of a row in the table of operations (`wire/operations.py`)."""
+"""The types of the rows in the table of operations (`wire/operations.py`)."""
 
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
@@ -14,7 +14,7 @@ A = TypeVar("A")
 
 
 class Target(Enum):
-    """The thing that an operation is about, by which its caller is permitted."""
+    """The kind of thing that an operation acts on. The access check asks whether the caller may act on it."""
 
     QUEUE = auto()
     TENANT = auto()
@@ -22,42 +22,46 @@ class Target(Enum):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One method and path of the HTTP door.
+    """One HTTP method and path.
 
     By default the door reads the request from the path, the query (GET and DELETE) or the body, and writes `answer`. A
-    route with `body`, or with `streams` and no answer, has a handler of its own, which reads and writes by itself.
+    route with `body`, or with `streams` and no `answer`, has its own handler, which reads the request and writes the
+    response itself.
     """
 
     method: str
     path: str
-    # If it differs from the operation's.
+    # Empty: the operation's summary.
     summary: str = ""
-    # The name under which calls are measured, if it is not the operation's.
+    # The operation's name in metrics. Empty: the operation's own name.
     measured_as: str = ""
     answer: AnswerShape | None = None
     body: Any = None
     is_body_optional: bool = False
-    # The field of the request that is the whole body, and its documented type.
+    # The name of the request field that is the whole body, and the type that the OpenAPI document gives for it.
     body_is: str = ""
     body_type: Any = None
-    # Fields of the request that the path decides.
+    # Fields of the request whose values follow from the path, such as `paused` in `/pause` and `/resume`.
     fixed: Mapping[str, Any] = {}
-    # Fields of the query, where the handler reads them by itself.
+    # Query parameters that the route's own handler reads.
     query: tuple[str, ...] = ()
     status: int = 200
-    # Statuses of its own, besides those that every call may meet.
+    # Error statuses of this route, besides those that every route may return.
     refusals: tuple[int, ...] = ()
-    # Media types of an answer other than JSON, each with the type of one piece.
+    # Media types of the response other than JSON, each with the type of one streamed piece.
     streams: tuple[tuple[str, Any], ...] = ()
     answer_headers: tuple[str, ...] = ()
+    # Whether the body may also be multipart/form-data.
     takes_parts: bool = False
-    # It ends, after the step it is at, when the caller leaves.
+    # Whether the operation stops after its current step when the caller disconnects.
     ends_with_caller: bool = False
-    # Clients read this operation's answer from another operation's route, which the server has.
+    # Whether the server declares this route for another operation, and clients read this operation's result from it.
     is_view: bool = False
 
 
 class Operation(msgspec.Struct, Generic[R, A], frozen=True, kw_only=True):
+    """One operation: its name, request, result, required scope and HTTP routes."""
+
     # Also the name of the service method.
     name: str
     request: type[R]
@@ -65,18 +69,21 @@ class Operation(msgspec.Struct, Generic[R, A], frozen=True, kw_only=True):
     scope: Scope
     summary: str
     target: Target = Target.QUEUE
-    of_operators_only: bool = False
-    # Whether a client may send it again when no answer came; by its request, if that decides.
+    is_operators_only: bool = False
+    # Whether a client may send the request again when no response arrived. A function decides by the request.
     is_repeatable: bool | Callable[[Any], bool] = True
-    # Refusals that mean, after a try that went unanswered, that this try did it. For operations that remove something.
+    # Error codes that count as success for a retry whose first request got no response: the first request has already
+    # done the work. For operations that remove something.
     done_if: tuple[str, ...] = ()
-    # It takes as long as it takes: clients set no time limit.
+    # Whether its duration has no limit, so that clients set no timeout.
     is_long: bool = False
     routes: tuple[Route, ...] = ()
-    # Whether doors, session and clients have hand-written paths for it, and its service method another signature.
+    # Whether doors, the session and clients have hand-written code for it, and its service method another signature.
     is_hot: bool = False
-    # Whether Cap'n Proto carries it by its name; else it has a method of its own in the schema, or none.
+    # Whether Cap'n Proto carries it by name, in the method `operate`. Otherwise the schema has a method for it or does
+    # not offer it.
     is_by_name: bool = True
 
     def may_repeat(self, request: R) -> bool:
+        """Return whether a client may send `request` again when no response arrived."""
         return self.is_repeatable if isinstance(self.is_repeatable, bool) else self.is_repeatable(request)

@@ -1,7 +1,10 @@
-"""Handlers that are fed from queues, kept alive and stopped with care."""
+"""Run handlers for messages: claim, extend leases while handlers run, send verdicts, and stop without loss.
 
-from holdfast.worker.exceptions import Defer, LeaseLost, Reject, Retry, WorkerStuck
-from holdfast.worker.outcome import Outcome, OutcomeKind
+Uses queues only through the client; knows no server and no store.
+Start with `worker.py`, then `consumer.py` (claiming) and `execution/` (handling one message).
+"""
+
+from holdfast.worker.outcomes import Defer, LeaseLost, Outcome, OutcomeKind, Reject, Retry, WorkerStuck
 from holdfast.worker.target import load_target, run_target
 from holdfast.worker.worker import Worker
 

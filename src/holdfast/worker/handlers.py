@@ -1,44 +1,159 @@
-"""A handler: the function, what its parameters take, and its options."""
+"""Handlers: their function, the parameters that the worker fills, and their options."""
 
 import inspect
 import typing
 from collections.abc import Callable
+from enum import StrEnum
 from operator import itemgetter
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+import msgspec
 
 from holdfast.client.message import Message
 from holdfast.client.payloads.encoding import check_decodable, decode_as
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.message import JSON
-from holdfast.worker.exceptions import HandlerDied
-from holdfast.worker.options import Options, Pool
-from holdfast.worker.outcome import bad_payload
+from holdfast.model.message import JSON, MAX_RETRIES
+from holdfast.model.names import QueueRef, parse_ref
+from holdfast.model.parsing.checks import check_integer
+from holdfast.model.parsing.durations import Duration, parse_duration_ms
+from holdfast.model.rules.retry import backoff_ms
+from holdfast.worker.outcomes import HandlerDied, bad_payload
+
+MAX_CONCURRENCY = 1_000
+# The cap for a handler's own backoff base. The queue's cap fits only the queue's base.
+BACKOFF_CAP_MS = 300_000
+
+Backoff = Duration | Callable[[int], Duration]
+
+
+class Pool(StrEnum):
+    """The place where a handler runs."""
+
+    LOOP = "loop"
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a handler."""
+
+    ref: QueueRef
+    pool: Pool
+    concurrency: int
+    lease_ms: int
+    # None: no limit.
+    timeout_ms: int | None
+    # For handlers in processes: the time that a process has to start and import the handler. None: no limit.
+    startup_timeout_ms: int | None
+    # For handlers in threads: the number of threads that may run past their timeout before the worker stops.
+    max_stuck_threads: int
+    # None: those of the message or of the queue.
+    retries: int | None
+    # A base in milliseconds that doubles with each retry, or a function of the retry's number, from 1. None: the
+    # queue's backoff.
+    backoff: int | Callable[[int], Duration] | None
+    with_state: bool
+    # Whether an async handler reads large payloads part by part. In threads and processes, `message.payload` reads them
+    # when it is used.
+    streams: bool = False
+
+    def delay_ms(self, retry: int, roll: float) -> int | None:
+        """Return the delay before a retry, or None to let the queue decide. `retry` is 0 for the first."""
+        if self.backoff is None:
+            return None
+        if callable(self.backoff):
+            return parse_duration_ms("backoff", self.backoff(retry + 1))
+        return backoff_ms(retry, self.backoff, BACKOFF_CAP_MS, roll)
+
+
+def parse_options(
+    queue: object,
+    tenant: object,
+    *,
+    is_async: bool,
+    concurrency: Any,
+    lease: Any,
+    timeout: Any,
+    startup_timeout: Any,
+    max_stuck_threads: Any,
+    retries: Any,
+    backoff: Any,
+    process: Any,
+    pool: Any,
+    state: Any,
+    stream: Any = False,
+) -> Options:
+    """Return the options of `@worker.handler(...)`. Raise `InvalidArgument` for a wrong one."""
+    lease_ms = parse_duration_ms("lease", lease)
+    timeout_ms = None if timeout is None else parse_duration_ms("timeout", timeout)
+    startup_ms = None if startup_timeout is None else parse_duration_ms("startup_timeout", startup_timeout)
+    for name, value in (("lease", lease_ms), ("timeout", timeout_ms), ("startup_timeout", startup_ms)):
+        if value == 0:
+            raise InvalidArgument(f"{name} must be longer than 0", field=name)
+    slots = check_integer("concurrency", concurrency, 1, MAX_CONCURRENCY)
+    max_stuck = slots if max_stuck_threads is None else max_stuck_threads
+    return Options(
+        ref=parse_ref(tenant, queue),
+        pool=_pool(pool, process, is_async=is_async),
+        concurrency=slots,
+        lease_ms=lease_ms,
+        timeout_ms=timeout_ms,
+        startup_timeout_ms=startup_ms,
+        max_stuck_threads=check_integer("max_stuck_threads", max_stuck, 0, MAX_CONCURRENCY),
+        retries=None if retries is None else check_integer("retries", retries, 0, MAX_RETRIES),
+        backoff=backoff if backoff is None or callable(backoff) else parse_duration_ms("backoff", backoff),
+        with_state=_flag("state", state),
+        streams=_flag("stream", stream),
+    )
+
+
+def _pool(pool: Any, process: Any, *, is_async: bool) -> Pool:
+    wanted = pool if pool is not None else "process" if _flag("process", process) else None
+    if wanted is None:
+        return Pool.LOOP if is_async else Pool.THREAD
+    if wanted not in (Pool.THREAD, Pool.PROCESS) or (wanted == Pool.THREAD and process):
+        raise InvalidArgument(f'pool {str(wanted)[:80]!r} must be "thread" or "process"', field="pool")
+    if is_async:
+        raise InvalidArgument(
+            f"an async handler runs on the worker's event loop; make it a plain `def` for a {wanted} pool", field="pool"
+        )
+    return Pool(wanted)
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{name} {str(value)[:80]!r} must be True or False", field=name)
+    return value
+
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _COLLECTORS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 _RULE = (
-    "the worker gives a handler the payload, in its first parameter, and the message, in the one annotated "
-    "holdfast.Message or named `message`"
+    "the worker passes the payload in the first parameter, and the message in the one annotated holdfast.Message or "
+    "named `message`"
 )
 
 
 class Parameter(NamedTuple):
+    """A parameter of a handler that the worker fills."""
+
     name: str
     type: Any
-    # Of a positional-only one; any other is given by its name, so that what stands between may have its default.
+    # The index of a positional-only parameter. Any other is passed by name, so that parameters between may keep their
+    # defaults.
     position: int | None
 
 
 class Signature(NamedTuple):
-    """Which parameters the worker fills, each None where the function does not ask for it."""
+    """The parameters that the worker fills. None means that the function does not have one."""
 
     payload: Parameter | None
     message: Parameter | None
 
     def decode(self, delivery: Delivery) -> Any:
-        """The payload as the annotation asks; `BadPayload` if it is not that."""
+        """Return the payload, decoded to the parameter's type. Raise `BadPayload` if it does not fit."""
         if self.payload is None:
             return None
         is_json = delivery.is_json or delivery.content_type == JSON or delivery.content_type.endswith("+json")
@@ -48,6 +163,7 @@ class Signature(NamedTuple):
             raise bad_payload(error) from error
 
     def call(self, function: Callable[..., Any], payload: Any, message: Message) -> Any:
+        """Call a handler with the parameters that it has, and return its result."""
         filled = [
             (each, value) for each, value in ((self.payload, payload), (self.message, message)) if each is not None
         ]
@@ -59,6 +175,8 @@ class Signature(NamedTuple):
 
 
 class Handler(NamedTuple):
+    """A registered handler."""
+
     name: str
     function: Callable[..., Any]
     signature: Signature
@@ -66,26 +184,29 @@ class Handler(NamedTuple):
 
 
 def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether a handler is an async function, or an object with an async `__call__`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def name_of(function: Callable[..., Any]) -> str:
+    """Return the qualified name of a handler's function."""
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
 def check_function(function: object) -> None:
+    """Raise `InvalidArgument` for an object that cannot be a handler."""
     if not callable(function) or isinstance(function, type):
         raise InvalidArgument(
-            f"a handler is a function, not {str(function)[:80]}: write @worker.handler(...) above a def"
+            f"a handler must be a function, not {str(function)[:80]}; write @worker.handler(...) above a def"
         )
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise InvalidArgument(
-            f"{name_of(function)}() is a generator: a handler returns when its work is done, and yields nothing"
+            f"{name_of(function)}() is a generator; a handler must return when its work is done, without yielding"
         )
 
 
 def read_signature(function: Callable[..., Any]) -> Signature:
-    """What the parameters ask for; `InvalidArgument` for one that the worker cannot fill."""
+    """Return the parameters that the worker fills. Raise `InvalidArgument` for a parameter that it cannot fill."""
     name = name_of(function)
     hints = _hints(function, name)
     payload: Parameter | None = None
@@ -94,44 +215,45 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         if parameter.kind in _COLLECTORS:
             continue
         hint = hints.get(parameter.name, Any)
-        asked = Parameter(
+        found = Parameter(
             parameter.name, hint, position if parameter.kind is inspect.Parameter.POSITIONAL_ONLY else None
         )
         if message is None and _asks_for_message(parameter.name, hint):
-            message = asked
+            message = found
         elif payload is None and parameter.kind in _BY_POSITION and parameter.default is inspect.Parameter.empty:
-            payload = asked
+            payload = found
             _check_payload(name, payload)
         elif parameter.default is inspect.Parameter.empty:
             raise InvalidArgument(
-                f"{name}() has a parameter {parameter.name!r} that nobody fills: {_RULE}. Give it a default",
+                f"{name}() has a parameter {parameter.name!r} that the worker cannot fill; give it a default ({_RULE})",
                 field=parameter.name,
             )
     return Signature(payload, message)
 
 
 def check_importable(function: Callable[..., Any]) -> str:
-    """`module:name` of a function that another process can import."""
+    """Return `module:name` of a function. Raise `InvalidArgument` if another process could not import it."""
     module, name = getattr(function, "__module__", None), name_of(function)
     if not inspect.isfunction(function) or module is None or "<" in name:
         raise InvalidArgument(
-            f"{name} cannot run in a process of its own, which has to import it: define it with `def` at the top of "
-            "a module",
+            f"{name} cannot run in its own process, which could not import it; define it with `def` at the top level "
+            "of a module",
             field="pool",
         )
     return f"{module}:{name}"
 
 
-def late_start(handler: Handler) -> HandlerDied:
-    """Return the error of a handler's process that did not start in its time."""
+def startup_timeout_error(handler: Handler) -> HandlerDied:
+    """Return the error for a handler process that did not start in time."""
     limit_s = (handler.options.startup_timeout_ms or 0) / 1_000
     return HandlerDied(
-        f"the process of {handler.name} did not start within {limit_s:g} s: make its imports faster, or raise "
+        f"the process of {handler.name} did not start within {limit_s:g} s; make its imports faster, or raise "
         "startup_timeout"
     )
 
 
 def check_options(handler: Handler) -> Handler:
+    """Return the handler. Raise `InvalidArgument` if its function cannot run in its pool."""
     if handler.options.pool is Pool.PROCESS:
         check_importable(handler.function)
     return handler
@@ -155,8 +277,8 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     try:
         return typing.get_type_hints(target, include_extras=True)
-    except Exception as error:  # whatever evaluating an annotation may raise
+    except Exception as error:  # evaluating an annotation may raise any error
         raise InvalidArgument(
-            f"{name}(): its annotations cannot be read ({error}): a type that a handler names must be known at the "
-            "top of its module"
+            f"{name}(): its annotations cannot be evaluated ({error}); define or import their types at the top level "
+            "of the module"
         ) from None

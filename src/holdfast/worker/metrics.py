@@ -1,20 +1,37 @@
-"""The figures of running workers as OpenTelemetry metrics, where that is installed."""
+"""Statistics of running workers, and an OpenTelemetry gauge of them if that library is installed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from holdfast.worker.execution.stuck import HandlerStats
+import msgspec
+
+from holdfast.model.names import QueueRef
+
+
+class HandlerStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The current statistics of one handler of a running worker."""
+
+    ref: QueueRef
+    # The number of messages that are being handled, and of messages that could be claimed now.
+    in_hand: int
+    free: int
+    # The number of threads that run past their timeout, and the number above which the worker stops.
+    stuck_threads: int
+    max_stuck_threads: int
 
 
 class HasStats(Protocol):
-    def stats(self) -> list[HandlerStats]: ...
+    """A worker."""
+
+    def stats(self) -> list[HandlerStats]:
+        """Return the statistics of each handler; none while the worker is not running."""
 
 
 @dataclass(slots=True)
 class _Published:
-    """One gauge for the process: a second one of the same name would be dropped."""
+    """The workers of the process's only gauge. OpenTelemetry drops a second gauge of the same name."""
 
     workers: "WeakSet[HasStats]" = field(default_factory=WeakSet)
     has_gauge: bool = False
@@ -24,7 +41,7 @@ _published = _Published()
 
 
 def publish(worker: HasStats) -> None:
-    """Show a worker's figures from now on; those that do not run have none."""
+    """Include a worker in the gauge from now on."""
     _published.workers.add(worker)
     if _published.has_gauge:
         return
@@ -36,7 +53,7 @@ def publish(worker: HasStats) -> None:
         "holdfast.worker.stuck_threads",
         callbacks=[_stuck_threads],
         unit="{thread}",
-        description="Handler threads that run on past their timeout",
+        description="Handler threads that run past their timeout",
     )
     _published.has_gauge = True
 

@@ -1,37 +1,37 @@
-"""A worker at work: the order in which it starts, and in which it stops."""
+"""Run a worker: start its consumers, and stop them in order."""
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from holdfast.client.blocking import Holdfast
 from holdfast.client.client import AsyncHoldfast
+from holdfast.client.missing import describe_missing
 from holdfast.clock import Alarm, Clock
 from holdfast.dice import Dice
+from holdfast.model.names import QueueRef
 from holdfast.model.rules.retry import backoff_ms
 from holdfast.runtime import LoopRuntime
 from holdfast.signals import LoopSignals
-from holdfast.worker.consuming.connection import ThreadWorkerConnection, WorkerConnection, link_of
-from holdfast.worker.consuming.consumer import Consumer
-from holdfast.worker.consuming.crew import ConsumerContext
-from holdfast.worker.consuming.missing_queues import warn_of_missing
-from holdfast.worker.consuming.verdict_sender import TROUBLE
-from holdfast.worker.consuming.waiting import Reach, WorkerStop, first_of, log
+from holdfast.worker.connection import ThreadWorkerConnection, WorkerConnection, connect_to
+from holdfast.worker.consumer import Consumer
+from holdfast.worker.context import ConsumerContext, Hooks, Reachability, WorkerStop, first_of, log
 from holdfast.worker.handlers import Handler
-from holdfast.worker.hooks import Hooks
+from holdfast.worker.verdict_sender import TROUBLE
 
-# After the grace: for handlers to clean up, and for what they held to be given back.
+# The time after the grace in which handlers can clean up and their messages are given back.
 GIVE_BACK_MS = 10_000
 HURRIED_GIVE_BACK_MS = 3_000
+# The time that cancelled tasks have to end when the worker's own event loop is closed.
 LEFT_BEHIND_S = 1.0
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Runner:
-    """Made for one run, inside the loop it runs on."""
+    """One run of a worker. Create it in the event loop in which the worker runs."""
 
     def __init__(
         self,
@@ -62,47 +62,50 @@ class Runner:
 
     @property
     def in_hand(self) -> int:
+        """Return the number of messages that are being handled."""
         return sum(consumer.in_hand for consumer in self.consumers)
 
     async def serve(self) -> None:
-        """Until `stop` is asked for, and what is in hand is finished or given back."""
+        """Handle messages until `stop` is requested and all messages in hand are finished or given back."""
         runtime = LoopRuntime(self._clock, self._clock if isinstance(self._clock, Alarm) else None)
-        reach = Reach(self._clock, self._where if isinstance(self._where, str) else "the server")
-        async with self._connected(runtime, reach) as link:
-            if link is None:
-                return  # stopped before there was anything to connect to
-            self.client = link.client
-            crew = ConsumerContext(self._owner, link, runtime, self._dice, self._hooks, reach, self.stop)
-            self.consumers = [Consumer(handler, crew) for handler in self._handlers]
+        reachability = Reachability(self._clock, self._where if isinstance(self._where, str) else "the server")
+        async with self._connected(runtime, reachability) as connection:
+            if connection is None:
+                return  # told to stop before it could connect
+            self.client = connection.client
+            context = ConsumerContext(
+                self._owner, connection, runtime, self._dice, self._hooks, reachability, self.stop
+            )
+            self.consumers = [Consumer(handler, context) for handler in self._handlers]
             await self._hooks.call("on_start", self._worker)
             try:
-                await self._consume(link)
+                await self._consume(connection)
                 await self._drain(runtime)
             finally:
                 for consumer in self.consumers:
                     consumer.close()
-                await self._hooks.tell("on_stop", self._worker)
+                await self._hooks.notify("on_stop", self._worker)
                 self.client = None
         if self.stop.error is not None:
             raise self.stop.error
 
-    async def _consume(self, link: WorkerConnection) -> None:
+    async def _consume(self, connection: WorkerConnection) -> None:
         log.info("worker %s started: %s", self._owner, ", ".join(str(each.options.ref) for each in self._handlers))
         async with asyncio.TaskGroup() as loops:
             for consumer in self.consumers:
                 loops.create_task(consumer.keep_running())
-            # Beside the claims: a look that takes its time delays nothing.
-            looking = loops.create_task(warn_of_missing(link, [each.options.ref for each in self._handlers]))
+            # Concurrent with the claims, so that a slow check does not delay them.
+            check = loops.create_task(warn_of_missing_queues(connection, [each.options.ref for each in self._handlers]))
             self.started.set_result(None)
-            await asyncio.wait({self.stop.asked})
-            looking.cancel()
+            await asyncio.wait({self.stop.requested})
+            check.cancel()
             for consumer in self.consumers:
                 consumer.stop_claiming()
 
     async def _drain(self, runtime: LoopRuntime) -> None:
         idle = asyncio.ensure_future(self._until_idle())
         try:
-            log.info("worker %s stops, with %d messages in hand", self._owner, self.in_hand)
+            log.info("worker %s is stopping with %d messages in hand", self._owner, self.in_hand)
             await first_of(runtime, [idle, self.stop.hurried], self._grace_ms)
             for consumer in self.consumers:
                 consumer.interrupt_all()
@@ -115,7 +118,7 @@ class Runner:
                 await runtime.aclose()
             else:
                 log.error(
-                    "worker %s leaves with %d messages in hand: their leases will run out", self._owner, self.in_hand
+                    "worker %s ends with %d messages in hand; their leases will expire", self._owner, self.in_hand
                 )
         finally:
             idle.cancel()
@@ -128,58 +131,66 @@ class Runner:
     # --- Connecting --------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _connected(self, runtime: LoopRuntime, reach: Reach) -> AsyncIterator[WorkerConnection | None]:
-        """What was given open stays open; what the worker opens it closes."""
+    async def _connected(
+        self, runtime: LoopRuntime, reachability: Reachability
+    ) -> AsyncIterator[WorkerConnection | None]:
+        """Connect for the duration of this context. A client that was given open is not closed.
+
+        Yield None if the worker was told to stop before it could connect.
+        """
         if isinstance(self._where, Holdfast):
-            # Each consumer's claim holds a thread while it waits; verdicts and heartbeats must not wait for one.
-            link = ThreadWorkerConnection(self._where, threads=2 * len(self._handlers) + 8)
+            # Each consumer's claim occupies a thread while it waits, and verdicts and heartbeats must not wait for one.
+            connection = ThreadWorkerConnection(self._where, threads=2 * len(self._handlers) + 8)
             try:
-                yield link
+                yield connection
             finally:
-                link.close()
+                connection.close()
             return
         client = self._open_url(self._where) if isinstance(self._where, str) else self._where
         if client._transport is not None:
-            yield link_of(client)
+            yield connect_to(client)
             return
-        if not await self._connect(client, runtime, reach):
+        if not await self._connect(client, runtime, reachability):
             yield None
             return
         try:
-            yield link_of(client)
+            yield connect_to(client)
         finally:
             await client.close()
 
-    async def _connect(self, client: AsyncHoldfast, runtime: LoopRuntime, reach: Reach) -> bool:
-        """Whether it is connected. A server that is not up yet is waited for; a refusal goes to the caller."""
+    async def _connect(self, client: AsyncHoldfast, runtime: LoopRuntime, reachability: Reachability) -> bool:
+        """Connect, and retry while the server is unreachable. Return False if the worker is told to stop first.
+
+        Raise the error if the server refuses.
+        """
         failed = 0
-        while not self.stop.is_asked:
+        while not self.stop.is_requested:
             try:
                 await client.__aenter__()
             except TROUBLE as error:
-                reach.lose(error)
-                delay_ms = 1 + backoff_ms(failed, Reach.BASE_MS, Reach.CAP_MS, self._dice.roll())
+                reachability.lose(error)
+                delay_ms = 1 + backoff_ms(failed, Reachability.BASE_MS, Reachability.CAP_MS, self._dice.roll())
                 failed += 1
-                await first_of(runtime, [self.stop.asked], delay_ms)
+                await first_of(runtime, [self.stop.requested], delay_ms)
             else:
-                reach.regain()
+                reachability.regain()
                 return True
         return False
 
 
 def run_on_new_loop(work: Coroutine[Any, Any, None]) -> None:
-    """`asyncio.run`, but at its end a handler that swallows its cancellation is not waited for."""
+    """Run a coroutine like `asyncio.run`, but wait at most `LEFT_BEHIND_S` for tasks that ignore their cancellation."""
     loop = asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
         loop.run_until_complete(work)
     finally:
         try:
-            left = asyncio.all_tasks(loop)
-            for task in left:
+            remaining = asyncio.all_tasks(loop)
+            for task in remaining:
                 task.cancel()
-            if left:
-                loop.run_until_complete(asyncio.wait(left, timeout=LEFT_BEHIND_S))
+            if remaining:
+                loop.run_until_complete(asyncio.wait(remaining, timeout=LEFT_BEHIND_S))
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             asyncio.set_event_loop(None)
@@ -188,28 +199,44 @@ def run_on_new_loop(work: Coroutine[Any, Any, None]) -> None:
 
 @contextmanager
 def stopping_on_signals(runner: Callable[[], Runner | None]) -> Iterator[None]:
-    """The first signal stops the worker with grace, the second at once. Only a main thread gets signals."""
+    """Stop the worker on SIGTERM or SIGINT: with grace on the first signal, at once on the second.
+
+    Do nothing outside the main thread, which alone receives signals.
+    """
     signals = LoopSignals(asyncio.get_running_loop())
 
     def on_signal(which: signal.Signals) -> None:
         if (running := runner()) is None:
             return
-        is_second = running.stop.is_asked and running.stop.error is None
-        # A worker that stopped by itself was about to start again; a signal means that it is to end.
+        is_second = running.stop.is_requested and running.stop.error is None
+        # After `error`, `holdfast worker` would start the worker again. A signal means that it must end for good.
         running.stop.error = None
         log.info(
             "%s: %s",
             which.name,
-            "giving everything back" if is_second else "finishing what is in hand; once more gives it back at once",
+            "giving back all messages in hand"
+            if is_second
+            else "finishing the messages in hand; a second signal gives them back at once",
         )
-        running.stop.ask(now=is_second)
+        running.stop.request(now=is_second)
 
     try:
         for which in SIGNALS:
             signals.handle(which, on_signal, which)
     except (NotImplementedError, RuntimeError, ValueError):
-        pass  # not the main thread, or a platform without signals: the program has to call `stop()`
+        pass  # not the main thread, or a platform without signals: the program has to call `stop()` itself
     try:
         yield
     finally:
         signals.restore()
+
+
+async def warn_of_missing_queues(connection: WorkerConnection, refs: Iterable[QueueRef]) -> None:
+    """Log a warning for each queue that does not exist. Errors are only logged: they must not end the worker."""
+    try:
+        for ref in refs:
+            text = await describe_missing(connection.client._connected(), ref, is_waiting=True)
+            if text is not None:
+                log.warning("%s", text, extra={"tenant": ref.tenant, "queue": ref.queue})
+    except Exception:
+        log.warning("could not check whether the queues exist", exc_info=True)

@@ -1,6 +1,7 @@
-"""One message in a handler's hands."""
+"""One message that is being handled, and the slot that it occupies."""
 
 import asyncio
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -8,11 +9,11 @@ from holdfast.client.message import AsyncMessage
 from holdfast.model.answers import Result
 from holdfast.model.errors import StaleLease
 from holdfast.model.requests import Verdict
-from holdfast.worker.exceptions import LeaseLost, Overdue, Stopped
+from holdfast.worker.outcomes import LeaseLost, Overdue, Stopped
 
 
 class WorkMessage(AsyncMessage):
-    """Once its lease is known to be lost, its verbs raise `LeaseLost` without asking."""
+    """A message whose methods raise `LeaseLost`, without calling the server, once its lease is known to be lost."""
 
     __slots__ = ()
 
@@ -39,12 +40,13 @@ class WorkMessage(AsyncMessage):
         await super().progress(percent, text)
 
     def check_held(self) -> None:
+        """Raise `LeaseLost` if the lease is known to be lost."""
         if self._held.lost is not None:
-            raise LeaseLost(f"message {self.id} is no longer ours: {self._held.lost}", id=str(self.id))
+            raise LeaseLost(f"this worker no longer holds message {self.id}: {self._held.lost}", id=str(self.id))
 
 
-class Why(StrEnum):
-    """Why a handler is told to stop."""
+class InterruptReason(StrEnum):
+    """The reason for which a handler is told to stop."""
 
     LOST = "lost"
     TIMEOUT = "timeout"
@@ -52,57 +54,66 @@ class Why(StrEnum):
 
 
 class Interruption(NamedTuple):
-    why: Why
+    """The fact that a handler was told to stop, with the reason as text."""
+
+    reason: InterruptReason
     text: str
 
-    def reason(self) -> Exception:
-        """What a cancelled handler finds in its CancelledError."""
-        match self.why:
-            case Why.LOST:
+    def exception(self) -> Exception:
+        """Return the exception that a cancelled handler finds in the `args` of its CancelledError."""
+        match self.reason:
+            case InterruptReason.LOST:
                 return LeaseLost(self.text)
-            case Why.TIMEOUT:
+            case InterruptReason.TIMEOUT:
                 return Overdue(self.text)
-            case Why.STOPPING:
+            case InterruptReason.STOPPING:
                 return Stopped(self.text)
 
 
 class Work:
+    """One message in hand: its lease, and whether its handler was told to stop."""
+
     __slots__ = ("claimed_at", "interrupted", "interruption", "is_warned", "lease_until", "message")
 
     def __init__(self, message: WorkMessage, claimed_at: int, lease_ms: int) -> None:
         self.message = message
         self.claimed_at = claimed_at
-        # By our clock, and only for when the server cannot be asked: the server's word is what counts.
+        # By this process's clock, and used only while the server is unreachable. The server decides.
         self.lease_until = claimed_at + lease_ms
         self.interruption: Interruption | None = None
         self.interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_warned = False
 
-    def interrupt(self, why: Why, text: str) -> None:
-        """The first reason stands, but for a lost lease: then nothing may be said of the message any more."""
-        if self.interruption is not None and why is not Why.LOST:
+    def interrupt(self, reason: InterruptReason, text: str) -> None:
+        """Tell the handler to stop.
+
+        The first reason counts, except that a lost lease replaces any other: no verdict may be sent after it.
+        """
+        if self.interruption is not None and reason is not InterruptReason.LOST:
             return
-        self.interruption = Interruption(why, text)
-        # From now on, what a thread that cannot be stopped does to the message is refused on the spot.
+        self.interruption = Interruption(reason, text)
+        # Makes the message's methods fail from now on, also in a handler thread, which cannot be stopped.
         self.message._held.lost = text
         if not self.interrupted.done():
             self.interrupted.set_result(None)
 
-    def forgive(self) -> None:
-        """It ended before it could be told to stop; only a lost lease cannot be undone."""
+    def clear_interruption(self) -> None:
+        """Forget that the handler was told to stop, because it has ended by itself. A lost lease remains."""
         if not self.is_lost:
             self.interruption = None
 
-    def why_interrupted(self) -> Exception:
+    def interrupt_exception(self) -> Exception:
+        """Return the exception for the interrupted handler."""
         assert self.interruption is not None
-        return self.interruption.reason()
+        return self.interruption.exception()
 
     @property
     def is_lost(self) -> bool:
-        return self.interruption is not None and self.interruption.why is Why.LOST
+        """Return whether the lease is known to be lost."""
+        return self.interruption is not None and self.interruption.reason is InterruptReason.LOST
 
     def facts(self) -> dict[str, object]:
-        """For log lines about it."""
+        """Return the fields of log lines about the message."""
         message = self.message
         return {
             "tenant_id": message.tenant,
@@ -111,3 +122,19 @@ class Work:
             "attempt": message.attempt,
             "correlation_id": message.correlation_id,
         }
+
+
+class Slot:
+    """One of a handler's slots, in use by one message. It is freed once, and calls its consumer synchronously."""
+
+    __slots__ = ("_freed", "_is_free")
+
+    def __init__(self, freed: Callable[[str | None], None]) -> None:
+        self._freed = freed
+        self._is_free = False
+
+    def free(self, start_error: str | None = None) -> None:
+        """Free the slot for the next message. `start_error` says why this message's handler could not start."""
+        if not self._is_free:
+            self._is_free = True
+            self._freed(start_error)

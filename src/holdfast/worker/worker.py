@@ -1,4 +1,4 @@
-"""The worker as programs see it."""
+"""The public class `Worker`."""
 
 import asyncio
 import importlib
@@ -20,13 +20,20 @@ from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.parsing.checks import check_text
 from holdfast.model.parsing.durations import Duration, parse_duration_ms
 from holdfast.model.parsing.store_url import UrlKind, parse_store_url, without_secrets
-from holdfast.worker.consuming.connection import client_of
-from holdfast.worker.execution.function_runners import runner_on
-from holdfast.worker.execution.stuck import HandlerStats
-from holdfast.worker.handlers import Handler, check_function, check_options, is_async, name_of, read_signature
-from holdfast.worker.hooks import Hook, Hooks
-from holdfast.worker.metrics import publish
-from holdfast.worker.options import Backoff, parse_options
+from holdfast.worker.connection import client_of
+from holdfast.worker.context import Hook, Hooks
+from holdfast.worker.execution.function_runners import make_blocking_run
+from holdfast.worker.handlers import (
+    Backoff,
+    Handler,
+    check_function,
+    check_options,
+    is_async,
+    name_of,
+    parse_options,
+    read_signature,
+)
+from holdfast.worker.metrics import HandlerStats, publish
 from holdfast.worker.runner import Runner, run_on_new_loop, stopping_on_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,9 +41,18 @@ H = TypeVar("H", bound=Hook)
 
 
 class Worker:
-    """Feeds handlers from queues: claims, heartbeats, verdicts, and a stop that loses nothing.
+    """A process that runs handlers for the messages of queues.
 
-    `where` is a URL, or what `holdfast.open` or `open_async` gave; settings are those of `holdfast.open`.
+    It claims messages, extends their leases while handlers run, sends verdicts, and stops without losing a message.
+
+        worker = holdfast.Worker("http://localhost:7077")
+
+
+        @worker.handler("payments", concurrency=8)
+        async def charge(order: Order, message: holdfast.Message) -> None: ...
+
+
+        worker.run()
     """
 
     def __init__(
@@ -50,19 +66,31 @@ class Worker:
         protocol: str = "auto",
         **settings: Any,
     ) -> None:
-        """`protocol` is "auto", "http" or "framed", for the URL of a server's HTTP port: by default the framed protocol
-        is used where the server offers it and it gets through, else HTTP."""
+        """Create a worker. It connects when it runs.
+
+        `where` is a URL or a directory as for `holdfast.open`, or a client that `open` or `open_async` returned.
+        `owner` is the name under which the worker claims messages; by default it is made of the host, the process and a
+        random number. `grace` is the time that handlers have to finish when the worker stops. `protocol` is for the URL
+        of a server's HTTP port: "http", "framed", or "auto", which uses the framed protocol if the server offers it and
+        it can be reached, and HTTP otherwise. `clock` and `dice` are for tests. `settings` are the options of
+        `holdfast.open`.
+
+        Raise `InvalidArgument` for a wrong argument.
+        """
         if isinstance(where, os.PathLike):
             where = parse_store_url(where).text
         if not isinstance(where, str | AsyncHoldfast | Holdfast):
-            raise InvalidArgument("a worker is given a URL, or what holdfast.open or open_async gave", field="where")
+            raise InvalidArgument(
+                "where must be a URL, or a client that holdfast.open or open_async returned", field="where"
+            )
         if settings and not isinstance(where, str):
             raise InvalidArgument(
-                f"{min(settings)!r} is for opening a URL: what was given is open", field=min(settings)
+                f"{min(settings)!r} is an option for opening a URL, but the given client is already open",
+                field=min(settings),
             )
         self._protocol = parse_protocol(protocol)
         if self._protocol is not Protocol.AUTO and not _is_http(where):
-            raise InvalidArgument("protocol is for the URL of a server's HTTP port", field="protocol")
+            raise InvalidArgument("protocol requires the URL of a server's HTTP port", field="protocol")
         self.where = where
         self.owner = make_owner() if owner is None else check_text("owner", owner)
         self.handlers: dict[QueueRef, Handler] = {}
@@ -73,10 +101,10 @@ class Worker:
         self._settings = settings
         self._runner: Runner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lent: tuple[AsyncHoldfast, BlockingDriver] | None = None
+        self._test_connection: tuple[AsyncHoldfast, BlockingDriver] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._has_own_name = owner is None
-        # It runs in the process that this one was forked from.
+        # Whether the worker was running in the process that this one was forked from.
         self._is_inherited = False
         listen_for_forks(self)
 
@@ -85,7 +113,7 @@ class Worker:
         return f"<Worker {self.owner} of {where}, handlers of {', '.join(map(str, self.handlers)) or 'no queue'}>"
 
     def forked(self) -> None:
-        """A worker that is running stays the parent's. One that is not may run here, under a name of its own."""
+        """Adapt to a fork. A running worker stays in the parent; another one may run here, under a new owner name."""
         self._is_inherited = self._is_inherited or self._runner is not None
         if self._has_own_name:
             self.owner = make_owner()
@@ -109,9 +137,22 @@ class Worker:
         state: bool = False,
         stream: bool = False,
     ) -> Callable[[F], F]:
-        """Let the function below handle the queue's messages. It stays the function it was."""
+        """Return a decorator that registers a function as the handler of a queue. The function itself is unchanged.
+
+        `concurrency` is the maximum number of messages handled at once. `lease` is the lease of each message, which is
+        extended while its handler runs. `timeout` is the time after which a handler is told to stop (None: no limit).
+        `retries` and `backoff` replace those of the queue; `backoff` is a base duration that doubles with each retry,
+        or a function of the retry's number, from 1. `state` gives the handler the message's state document.
+
+        An async function runs on the event loop, any other in a thread or, with `process=True` or `pool="process"`, in
+        a process, which must start within `startup_timeout`. With `stream`, an async handler reads large payloads part
+        by part. The worker stops with `WorkerStuck` when more threads than `max_stuck_threads` (by default,
+        `concurrency`) run past their timeout.
+
+        Raise `InvalidArgument` for a wrong option, and for a function that cannot be a handler.
+        """
         if not isinstance(queue, str):
-            raise InvalidArgument('a handler names its queue: write @worker.handler("payments")', field="queue")
+            raise InvalidArgument('the queue is missing; write @worker.handler("payments")', field="queue")
 
         def register(function: F) -> F:
             check_function(function)
@@ -138,45 +179,47 @@ class Worker:
         return register
 
     def on_start(self, hook: H) -> H:
-        """Called with the worker once it is connected, before it claims. What it raises ends the worker."""
+        """Register a function to call with the worker before it claims, once connected. An error ends the worker."""
         self.hooks.add("on_start", hook)
         return hook
 
     def on_stop(self, hook: H) -> H:
-        """Called with the worker when nothing is in hand any more, still connected."""
+        """Register a function to call with the worker once no message is in hand, while it is still connected."""
         self.hooks.add("on_stop", hook)
         return hook
 
     def before(self, hook: H) -> H:
-        """Called with the message before its handler. What it raises counts as the handler's own error."""
+        """Register a function to call with each message before its handler. An error counts as the handler's."""
         self.hooks.add("before", hook)
         return hook
 
     def after(self, hook: H) -> H:
-        """Called with the message and its `Outcome`, whatever that is."""
+        """Register a function to call with each message and its `Outcome`."""
         self.hooks.add("after", hook)
         return hook
 
     def on_error(self, hook: H) -> H:
-        """Called with the message and its `Outcome` when it was retried or failed, before `after`."""
+        """Register a function to call with a message and its `Outcome` if it was retried or failed, before `after`."""
         self.hooks.add("on_error", hook)
         return hook
 
     def on_lost(self, hook: H) -> H:
-        """Called with the message and its `Outcome` when its lease was lost, before `after`."""
+        """Register a function to call with a message and its `Outcome` if its lease was lost, before `after`."""
         self.hooks.add("on_lost", hook)
         return hook
 
     # --- Running -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run until SIGTERM, SIGINT or `stop()`. A second signal gives back at once what is in hand.
+        """Run until SIGTERM, SIGINT or `stop()`. A second signal gives all messages in hand back at once.
 
-        Raise `WorkerStuck` after an orderly stop when more handler threads than `max_stuck_threads` do not end.
+        Raise `WorkerStuck` after an orderly stop if more handler threads than `max_stuck_threads` do not end.
         """
         self._check_not_inherited()
         if isinstance(self.where, AsyncHoldfast) and self.where._transport is not None:
-            raise InvalidArgument("what was given is connected on a loop of its own: `await worker.serve()` there")
+            raise InvalidArgument(
+                "the given client is connected on its own event loop; use `await worker.serve()` there"
+            )
         run_on_new_loop(self._run())
 
     async def _run(self) -> None:
@@ -184,7 +227,10 @@ class Worker:
             await self.serve()
 
     async def serve(self) -> None:
-        """The same on the caller's own loop, and signals are left to the caller. Cancelled, it gives back at once."""
+        """Run on the current event loop until `stop()`. Signals are not handled.
+
+        If cancelled, give all messages in hand back at once. Raise `WorkerStuck` as `run` does.
+        """
         await self._serve(self._make_runner())
 
     async def _serve(self, runner: Runner) -> None:
@@ -192,39 +238,46 @@ class Worker:
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
-            runner.stop.ask(now=True)
+            runner.stop.request(now=True)
             await asyncio.wait({running})
             raise
         finally:
             self._runner = None
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop claiming, finish what is in hand within the grace, give the rest back; `now`: without grace.
+        """Stop claiming, let handlers finish within the grace, and give the remaining messages back.
 
-        From any thread, a handler's too. A worker that is not running is left as it is.
+        With `now`, give all messages back without waiting. This may be called from any thread, also from a handler. It
+        has no effect if the worker is not running.
         """
         if self._runner is None or self._loop is None or self._loop.is_closed() or self._is_inherited:
             return
         runner = self._runner
-        self._loop.call_soon_threadsafe(lambda: runner.stop.ask(now=now))
+        self._loop.call_soon_threadsafe(lambda: runner.stop.request(now=now))
 
     @property
     def is_running(self) -> bool:
-        """True from the start of the worker until it has stopped."""
+        """Return whether the worker is running in this process."""
         return self._runner is not None
 
     def stats(self) -> list[HandlerStats]:
-        """Return the current figures of each handler; empty while the worker is not running."""
+        """Return the current statistics of each handler; none while the worker is not running."""
         return [] if self._runner is None else [consumer.stats() for consumer in self._runner.consumers]
 
     @property
     def client(self) -> AsyncHoldfast:
-        """The connection while it runs, for async handlers and hooks: `worker.client.queue("mail")`."""
+        """Return the worker's connection, for async handlers and hooks: `worker.client.queue("mail")`.
+
+        Raise `StoreUnavailable` if the worker is not running.
+        """
         return self._connection()[0]
 
     @property
     def blocking_client(self) -> Holdfast:
-        """The same connection for handlers that are plain functions, in their threads."""
+        """Return the worker's connection for blocking use, for handlers that run in threads.
+
+        Raise `StoreUnavailable` if the worker is not running.
+        """
         client, driver = self._connection()
         return Holdfast(client_of(client._connected()), driver)
 
@@ -247,39 +300,38 @@ class Worker:
     # --- Inside ------------------------------------------------------------------------------------------------
 
     def _connection(self) -> tuple[AsyncHoldfast, BlockingDriver]:
-        if self._lent is not None:
-            return self._lent
+        if self._test_connection is not None:
+            return self._test_connection
         self._check_not_inherited()
         if self._runner is None or self._runner.client is None or self._loop is None:
-            raise StoreUnavailable("the worker is not running, so it is not connected")
-        return self._runner.client, BlockingDriver(runner_on(self._loop), lambda: None)
+            raise StoreUnavailable("the worker is not connected because it is not running")
+        return self._runner.client, BlockingDriver(make_blocking_run(self._loop), lambda: None)
 
-    def _lend(self, client: AsyncHoldfast | None, driver: BlockingDriver | None) -> None:
-        """For tests: stand in for a connection of the worker's own."""
-        self._lent = None if client is None or driver is None else (client, driver)
+    def _set_test_connection(self, client: AsyncHoldfast | None, driver: BlockingDriver | None) -> None:
+        """Replace the worker's own connection, for tests."""
+        self._test_connection = None if client is None or driver is None else (client, driver)
 
     def _add(self, handler: Handler) -> None:
         ref = handler.options.ref
         if self._runner is not None:
-            raise InvalidArgument(f"the worker is running: register {handler.name} before it starts")
+            raise InvalidArgument(f"the worker is running; register {handler.name} before it starts")
         if (known := self.handlers.get(ref)) is not None:
-            raise InvalidArgument(
-                f"{ref} has a handler, {known.name}: one queue is handled by one function of a worker"
-            )
+            raise InvalidArgument(f"{ref} already has the handler {known.name}; a worker has one handler per queue")
         self.handlers[ref] = handler
 
     def _check_not_inherited(self) -> None:
         if self._is_inherited:
             raise StoreUnavailable(
-                "this worker was running before the process forked, and runs in the parent: make another after the fork"
+                "this worker was running before the process forked, and still runs in the parent; create a new one "
+                "after the fork"
             )
 
     def _make_runner(self) -> Runner:
         self._check_not_inherited()
         if self._runner is not None:
-            raise InvalidArgument("the worker is running already")
+            raise InvalidArgument("the worker is already running")
         if not self.handlers:
-            raise InvalidArgument('the worker has no handlers: write @worker.handler("queue") above a function')
+            raise InvalidArgument('the worker has no handlers; write @worker.handler("queue") above a function')
         self._loop = asyncio.get_running_loop()
         publish(self)
         self._runner = Runner(
@@ -298,10 +350,10 @@ class Worker:
     def _open(self, url: str) -> AsyncHoldfast:
         if _is_http(url):
             return open_chosen_on_loop(url, self._settings, self._protocol)
-        # A store inside this process goes by the same clock; a server has its own.
+        # A store in this process uses the same clock and dice; a server has its own.
         given = {} if parse_store_url(url).is_server else {"clock": self._clock, "dice": self._dice}
         given = {name: value for name, value in given.items() if value is not None}
-        # Asked of the package, which is loaded whenever this is: it may know of servers, and this folder may not.
+        # Looked up in the package at run time: this folder must not import the embedded server that `open_async` needs.
         opened: AsyncHoldfast = importlib.import_module("holdfast").open_async(url, **self._settings, **given)
         return opened
 
@@ -311,5 +363,5 @@ def _is_http(where: str | AsyncHoldfast | Holdfast) -> bool:
 
 
 def make_owner() -> str:
-    """Unlike that of any other start of any process: host, process, and dice for a reused number."""
+    """Return an owner name that is unique for this start: the host, the process id, and a random number."""
     return f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -153,10 +153,10 @@ def test_what_is_missing_or_weak_is_named(run: Run, monkeypatch: pytest.MonkeyPa
     key = private_key("ES256")
     (tmp_path / "public.pem").write_bytes(public_pem(key))
     assert_refused(run("token", "-T", "acme", "--jwt-keys", "public.pem"), 2, "jwt_keys are public keys", "--key")
-    assert_refused(run("token", "-T", "acme", "--key", "public.pem"), 4, "--key: there is no private key")
+    assert_refused(run("token", "-T", "acme", "--key", "public.pem"), 4, "--key: it contains no private key")
     (tmp_path / "other.pem").write_bytes(private_pem(private_key("ES256", 1)))
     refused = run("token", "-T", "acme", "--key", "other.pem", "--jwt-keys", "public.pem")
-    assert_refused(refused, 4, "its public key is not one of jwt_keys")
+    assert_refused(refused, 4, "its public key is not in jwt_keys")
     (tmp_path / "odd.pem").write_bytes(private_pem(private_key("ES256K")))
     assert_refused(run("token", "-T", "acme", "--key", "odd.pem"), 4, "--key", "another curve")
 
@@ -212,8 +212,8 @@ def test_a_good_token_is_explained(run: Run) -> None:
         (signed(aud="elsewhere"), "audience", "jwt_audience"),
         (signed(tenant="a/b"), "tenant", "tenant claim"),
         (signed(nbf=1 << 33), "not_yet_valid", "nbf"),
-        (signed("another secret of thirty-two bytes"), "signature", "not by a key of this server"),
-        (jwt.encode({"tenant": "acme"}, None, "none"), "algorithm", "none that this server accepts"),
+        (signed("another secret of thirty-two bytes"), "signature", "not signed by a key of this server"),
+        (jwt.encode({"tenant": "acme"}, None, "none"), "algorithm", "does not accept"),
         ("not a token", "malformed", "not a JWT"),
     ],
 )
@@ -232,7 +232,7 @@ def test_people_read_since_when_and_until_when(run: Run) -> None:
     ran = run("token", "--check", signed(exp=1_000_000_000))
     assert ran.code == 4
     assert "accepted" in ran.out
-    assert "no: the token has expired: get a new one (expired)" in ran.out
+    assert "no: the token has expired; get a new one (expired)" in ran.out
     assert "2001-09-09" in ran.out
     assert "ago)" in ran.out
 

@@ -253,19 +253,19 @@ def test_frames_come_out_whole_however_they_came_in() -> None:
             out += frames.take(whole[at : at + step])
             at += step
         assert out == whole
-        assert frames.is_between
+        assert frames.is_between_frames
 
 
 def test_a_finish_is_handed_on_unless_its_answer_said_that_it_needs_none() -> None:
     frames = Frames(1 << 20, 10)
     asked = bootstrap() + add_call([b"a"], question=1) + add_call([b"b"], question=2)
     assert frames.take(asked) == asked
-    frames.note_answered(answer(1, needs_finish=False) + answer(2, needs_finish=True))
+    frames.note_sent(answer(1, needs_finish=False) + answer(2, needs_finish=True))
 
     assert frames.take(finish(1)) == b""
     assert frames.take(finish(1)[:20]) == b""
     assert frames.take(finish(1)[20:] + finish(2) + finish(1) + bootstrap(3)) == finish(2) + bootstrap(3)
-    assert frames.is_between
+    assert frames.is_between_frames
 
 
 def test_calls_that_are_not_answered_are_full_beyond_the_bytes_of_the_largest_one() -> None:
@@ -275,7 +275,7 @@ def test_calls_that_are_not_answered_are_full_beyond_the_bytes_of_the_largest_on
     assert not frames.is_full
     assert frames.take(add_call([b"c" * 600], question=3))
     assert frames.is_full
-    frames.note_answered(answer(1, needs_finish=True))  # and not let go of yet
+    frames.note_sent(answer(1, needs_finish=True))  # and not let go of yet
     assert not frames.is_full
     frames.take(add_call([b"d" * 600], question=4))
     assert frames.is_full
@@ -283,7 +283,7 @@ def test_calls_that_are_not_answered_are_full_beyond_the_bytes_of_the_largest_on
     assert not frames.is_full
     frames.take(add_call([b"e" * 600], question=5))
     assert frames.is_full
-    frames.note_answered(answer(3, needs_finish=False))
+    frames.note_sent(answer(3, needs_finish=False))
     assert not frames.is_full
 
 
@@ -326,7 +326,7 @@ def finish(question: int) -> bytes:
 
 
 def test_a_frame_that_is_too_large_is_refused_by_its_table_alone() -> None:
-    with pytest.raises(Malformed, match="more than the 1024"):
+    with pytest.raises(Malformed, match="the limit is 1024"):
         Frames(1_024).take(struct.pack("<II", 0, 128))
 
 

@@ -56,8 +56,8 @@ async def last_words(peer: Peer) -> str:
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "framed protocol, not HTTP"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "not TLS"),
-        (b"\0\0\0\0\1\0\0\0\0", "begins with its length"),
-        (HELLO + b"\xff\xff\xff\xff\2\0\0\0\1", "begins with its length"),
+        (b"\0\0\0\0\1\0\0\0\0", "out of range"),
+        (HELLO + b"\xff\xff\xff\xff\2\0\0\0\1", "out of range"),
         (call("stats", None, None, None), "first frame is not HELLO"),
         (write_frame(FrameKind.PING, 0), "first frame is not HELLO"),
         (write_frame(FrameKind.HELLO, 0, b"\xc1"), "the body of HELLO"),

@@ -81,7 +81,7 @@ async def test_a_scope_opens_what_the_table_says_and_nothing_else(guarded: Frame
             is_allowed = (
                 scope in (operation.scope, "admin")
                 and (who != "other" or operation.target is Target.SERVER)
-                and (who == "operator" or not operation.of_operators_only)
+                and (who == "operator" or not operation.is_operators_only)
             )
             async with greeted(guarded.port, f"{who}-{scope}") as peer:
                 code = await code_of(peer, name)

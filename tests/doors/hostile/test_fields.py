@@ -13,8 +13,8 @@ import pytest
 from msgspec import Raw, Struct
 
 from holdfast.model.policy import QueuePolicy, TenantConfig
+from holdfast.wire.http import admin_bodies, compatible
 from holdfast.wire.http import bodies as wire_types
-from holdfast.wire.http import compatible
 from holdfast.wire.http.routes import bound
 from tests.doors.access_rows import ROWS, Place, everything, furnish
 from tests.doors.serving import Answer, Server
@@ -255,7 +255,7 @@ def fill(document: Any, place: Place) -> Any:
 def test_every_request_type_and_every_field_of_it_has_a_sample() -> None:
     requests = {
         each
-        for module in (wire_types, compatible)
+        for module in (wire_types, admin_bodies, compatible)
         for each in vars(module).values()
         if isinstance(each, type) and issubclass(each, Struct) and each.__struct_config__.forbid_unknown_fields
         if not each.__name__.endswith(("Answer", "Summary"))

@@ -29,7 +29,7 @@ async def test_a_server_on_its_way_out_is_alive_but_not_ready(server: Server) ->
     server.drain.is_draining = True
     answer = await server.get("/readyz")
     assert answer.status == 503
-    assert answer.json == {"status": "unavailable", "reason": "this server is closing"}
+    assert answer.json == {"status": "unavailable", "reason": "this server is shutting down"}
     assert answer.headers["Retry-After"] == "1"
     assert (await server.get("/healthz")).status == 200
 

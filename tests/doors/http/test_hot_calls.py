@@ -141,7 +141,7 @@ def test_one_whose_caller_left_answers_nobody_and_knows(run: Run) -> None:
                 await asyncio.sleep(0)
             writer.transport.abort()
             exchange = app.exchanges[0]
-            while not exchange.is_left:
+            while not exchange.has_caller_left:
                 await asyncio.sleep(0.001)
             app.may_answer.set()
             await exchange.ended()

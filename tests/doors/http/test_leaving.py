@@ -88,7 +88,7 @@ async def test_requests_sent_ahead_do_not_hide_that_the_caller_of_a_waiting_one_
     stored: Server, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server reads no further than the first of them."""
-    monkeypatch.setattr(socket_reading, "LOOK_S", 0.01)
+    monkeypatch.setattr(socket_reading, "CHECK_S", 0.01)
     for number in range(1, 4):
         caller = await Caller.send(stored, path, {**QUEUE, "wait_ms": None})
         await waiters(stored, 1)

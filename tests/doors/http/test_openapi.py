@@ -8,6 +8,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 
 from holdfast.doors.http.app import HOT_ROUTES
 from holdfast.doors.http.openapi import make_document
+from holdfast.doors.http.operations.bounds import DESCRIBED_TYPES
 from holdfast.doors.http.routes import served_routes
 from holdfast.wire.errors import STATUS_BY_CODE
 from tests.doors.access_rows import OPEN_PATHS
@@ -30,6 +31,10 @@ def routes() -> set[tuple[str, str]]:
 def test_every_route_is_described_and_nothing_else_is(document: dict[str, Any]) -> None:
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     assert described == routes() | {("GET", path) for path in OPEN_PATHS}
+
+
+def test_every_type_with_bounds_of_its_own_is_in_the_document(document: dict[str, Any]) -> None:
+    assert document["components"]["schemas"].keys() >= DESCRIBED_TYPES
 
 
 def test_the_document_is_openapi_3_1(document: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 async def settled(source: Identity) -> None:
     """Let a fetch in the background come to its end."""
-    while (flight := source._source._flight) is not None:  # type: ignore[attr-defined]
+    while (flight := source._source._refresh) is not None:  # type: ignore[attr-defined]
         await asyncio.wait([flight])
 
 
@@ -203,7 +203,7 @@ async def test_while_the_server_fails_the_last_keys_stay_in_force(
     with caplog.at_level(logging.WARNING, "holdfast"):
         clock.advance(KEYS_TTL_MS)
         assert await is_accepted(identity, es_token(0, "a"))
-    assert "the last ones stay in force" in caplog.text
+    assert "the previous keys remain valid" in caplog.text
     assert len(server.asked) == 2
     # It is asked again after a minute, behind the back of calls, and believed again.
     server.publish(es_jwk(1, "b"))

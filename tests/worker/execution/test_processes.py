@@ -132,7 +132,7 @@ async def test_a_handler_that_cannot_be_imported_there_fails_no_message(caplog: 
         worker.handler("q", process=True)(broken_job.work)
         [id] = await hf.queue("q").enqueue(1)
         async with worker:
-            await until(lambda: "starts again in 0.25 s" in caplog.text)
+            await until(lambda: "restarts in 0.25 s" in caplog.text)
         info = await hf.queue("q").get(id)
         assert (info.state, info.attempt, info.failures, info.releases) == (State.READY, 0, 0, 0)
     assert "this module does not like children" in caplog.text
@@ -159,8 +159,8 @@ async def test_a_worker_is_run_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        ("tests.worker.execution.jobs", "names no worker"),
-        ("tests.worker.absent:worker", "there is no module"),
+        ("tests.worker.execution.jobs", "is not a worker's name"),
+        ("tests.worker.absent:worker", "was found neither"),
         ("tests.worker.execution.jobs:absent", "has no attribute"),
         ("tests.worker.execution.jobs:note", "not a holdfast.Worker"),
     ],

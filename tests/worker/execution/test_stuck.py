@@ -94,7 +94,7 @@ async def test_a_worker_with_too_many_stuck_threads_releases_what_it_holds_and_r
         await passing(clock, 60_000)
         [late] = await hf.queue("q").enqueue("pass")
         await passing(clock, 30_000)
-        with pytest.raises(holdfast.WorkerStuck, match="max_stuck_threads allows 1") as raised:
+        with pytest.raises(holdfast.WorkerStuck, match="max_stuck_threads is 1") as raised:
             await asyncio.wait_for(serving, PATIENCE_S)
         assert (raised.value.code, raised.value.facts["stuck_threads"]) == ("worker_stuck", 2)
         info = await hf.queue("other").get(held)

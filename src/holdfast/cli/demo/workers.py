@@ -16,7 +16,7 @@ from holdfast.cli.demo.worker_process import STARTED, handle, make_worker
 from holdfast.model.errors import MessageNotFound, Unavailable
 from holdfast.model.ids import MessageId
 from holdfast.model.message import State
-from holdfast.worker.outcome import OutcomeKind
+from holdfast.worker.outcomes import OutcomeKind
 
 NAMES = ("worker-1", "worker-2", "worker-3")
 VICTIM = NAMES[-1]

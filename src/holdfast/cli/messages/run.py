@@ -24,8 +24,7 @@ from holdfast.cli.session import CommandSession, QueueName, duration
 from holdfast.client.message import Message
 from holdfast.clock import SystemClock
 from holdfast.model.errors import QueueNotFound, StoreUnavailable, Throttled, Unavailable
-from holdfast.worker.exceptions import Defer, Retry
-from holdfast.worker.outcome import Outcome, OutcomeKind
+from holdfast.worker.outcomes import Defer, Outcome, OutcomeKind, Retry
 
 # A child that is told to end and does not is killed after so long.
 _KILL_AFTER_S = 2.0

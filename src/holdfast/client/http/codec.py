@@ -16,6 +16,7 @@ from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
+from holdfast.wire.http.admin_bodies import JournalEventOut
 from holdfast.wire.http.bodies import (
     PAYLOAD_BYTES,
     DequeueAnswer,
@@ -23,7 +24,6 @@ from holdfast.wire.http.bodies import (
     EnqueueAnswer,
     EnqueueRequest,
     ExtendRequest,
-    JournalEventOut,
     LedgerClaimRequest,
     NackRequest,
     PayloadRequest,

@@ -1,1 +1,5 @@
-"""The Cap'n Proto RPC door (SPEC 8.5)."""
+"""Serve Cap'n Proto RPC: connections, calls, and the methods of the schema.
+
+Makes no decisions: a method reads its parameters, calls the service, and writes the results.
+Start with `methods.py`, then `calls.py`.
+"""

@@ -1,4 +1,4 @@
-"""One call: its caller, its queue, its answer or its error, and what is measured of it."""
+"""Run one call: identify its caller, carry it out, write its results or its error, and measure it."""
 
 import asyncio
 import logging
@@ -25,37 +25,41 @@ _NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
 class CapnpCall:
-    """What a method is given. `params` and `results` are pycapnp's."""
+    """One call, as a method gets it. `params` and `results` are pycapnp objects."""
 
     __slots__ = ("connection", "correlation_id", "headers", "operation", "params", "queue", "results", "session")
 
     def __init__(self, operation: str, connection: CapnpConnection, session: Session, context: Any) -> None:
-        # As which it is measured.
+        # The operation's name in metrics.
         self.operation = operation
         self.connection = connection
         self.session = session
         self.params: Any = context.params
         self.results: Any = context.results
-        # What it was about, once that is known.
+        # The queue of the call, once it is known.
         self.queue: QueueRef | None = None
         self.headers = _NO_HEADERS
         self.correlation_id: str | None = None
 
     @property
     def tracing(self) -> Tracing:
+        """Return the server's tracing."""
         return self.connection.door.tracing
 
     def ref(self) -> QueueRef:
-        """What is left out is the caller's own tenant, and `default`."""
+        """Return the queue of the call. The default tenant is the caller's own, and the default queue is `default`.
+
+        Raise `InvalidName` for an invalid name.
+        """
         given = self.params.ref
         caller = self.session.caller
         self.queue = ref = self.connection.door.names.ref(given.tenant or caller.own_tenant, given.queue or None)
-        # A tenant that another one names does not pay for it.
+        # The call counts towards the caller's own tenant, unless the caller is an operator.
         self.connection.note_tenant(ref.tenant if caller.is_operator else caller.tenant)
         return ref
 
     def read_context(self) -> None:
-        """The call's own correlation id and trace, where it has a place for them."""
+        """Read the call's correlation id and trace, if its parameters have a context."""
         if not self.params._has("context"):
             return
         context = self.params.context
@@ -72,46 +76,49 @@ Work = Callable[[CapnpCall], Awaitable[None]]
 
 
 async def run(operation: str, work: Work, connection: CapnpConnection, context: Any) -> None:
-    """From its credential to its answer. Nothing is raised: the library would show the caller a traceback."""
+    """Run one call, from its credential to its results or its error.
+
+    Only cancellation is raised, because pycapnp would send the caller a traceback of any other error.
+    """
     door = connection.door
     started_at = steady_s()
     call: CapnpCall | None = None
     outcome = "ok"
     task = asyncio.current_task()
     assert task is not None
-    connection.take_in_hand(task)
+    connection.add_call(task)
     try:
         session = door.anyone or await door.session_of(connection.headers, connection.peer)
         call = CapnpCall(operation, connection, session, context)
         if door.is_draining:
-            # `closing` tells a caller that nothing of its call was done.
-            raise StoreUnavailable("this server is closing: ask another, or this one again later", closing=True)
+            # `closing` tells the caller that no part of its call was carried out.
+            raise StoreUnavailable("this server is shutting down; call another one, or retry later", closing=True)
         await work(call)
     except asyncio.CancelledError:
         outcome = "left"
         raise
     except capnp.KjException as error:
-        # Reading the message failed: what it points to is not there, or is there too often.
+        # Reading the message failed: one of its pointers is invalid, or it exceeds the traversal limit.
         outcome = "malformed"
         connection.cut_off(Malformed(first_line(error)))
     except Exception as error:
-        told = _told(error)
-        outcome = told.code
+        public_error = _public_error(error)
+        outcome = public_error.code
         if call is None and outcome == "unauthenticated":
             connection.note_tenant(UNIDENTIFIED)
-        write_error(context.results.init("error"), told)
+        write_error(context.results.init("error"), public_error)
     finally:
-        connection.is_done_with(task)
-        # Of a queue that the caller may not ask for nothing is told, not even here.
+        connection.discard_call(task)
+        # Metrics must not name a queue that the caller has no access to.
         queue = None if call is None or outcome in _OUTSIDERS else call.queue
         door.observer.request(operation if call is None else call.operation, queue, outcome, steady_s() - started_at)
 
 
-def _told(error: Exception) -> HoldfastError:
-    """What is no error of ours is logged here and nowhere shown."""
+def _public_error(error: Exception) -> HoldfastError:
+    """Return the error to send. An unexpected one is logged and becomes `Internal`, as its text may show internals."""
     if isinstance(error, HoldfastError):
         return error
     if isinstance(error, UnicodeDecodeError):
         return InvalidArgument("a text is not UTF-8")
     _log.error("a call failed", exc_info=error)
-    return Internal("the server failed to carry this out: its log says why")
+    return Internal("the server failed; its log shows the cause")

@@ -1,4 +1,4 @@
-"""One connection: its stream, who is on it, and what of theirs is under way."""
+"""One connection: its stream, its caller's credential, and its calls, waiting claims and uploads."""
 
 import asyncio
 import logging
@@ -20,30 +20,31 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
-# No message of ours is deeper, in the envelopes of the protocol.
+# No valid message is nested deeper, including the protocol's envelopes.
 _NESTING = 32
-# Room to read the largest message twice; one whose pointers lead to the same bytes again and again is not read on.
+# Allows the largest message to be read twice. The limit stops messages whose pointers refer to the same bytes again and
+# again.
 _TRAVERSALS = 2
-# Calls of one connection whose answers its caller has not let go of.
+# The maximum number of calls of one connection whose responses its caller has not released.
 MAX_UNFINISHED = 4_096
-# Bytes that one turn hands to the library while tenants take turns, and of a call with hardly anything in it.
+# The bytes that one turn passes to pycapnp while tenants take turns, and the bytes of a small call.
 _TURN_BYTES = 4_096
 _SMALL_CALL_BYTES = 256
 
 
 def first_line(error: BaseException) -> str:
-    """Of an error of the library's, without the addresses that it writes behind it."""
+    """Return the first line of a pycapnp error. The lines after it hold memory addresses."""
     return str(error).partition("\n")[0][:200]
 
 
 class CapnpConnection:
-    """`bootstrap` makes the capability that its caller talks to."""
+    """One connection. `bootstrap` makes the capability that its caller gets first."""
 
     def __init__(self, door: "CapnpDoor", bootstrap: Callable[["CapnpConnection"], Any]) -> None:
         self.door = door
         self.headers: Mapping[bytes, bytes] = {}
         self.peer: PeerCertificate | None = None
-        # Claims that wait, by their tickets, and uploads that have not ended.
+        # The waiting claims by their tickets, and the open uploads.
         self.tickets: dict[int, asyncio.Future[list[Delivery]]] = {}
         self.uploads: set[PayloadStream] = set()
         self._bootstrap = bootstrap
@@ -57,37 +58,41 @@ class CapnpConnection:
         self._held = b""
         self._turns_as = door.turns.name_connection()
 
-    def take_in_hand(self, task: "asyncio.Task[Any]") -> None:
+    def add_call(self, task: "asyncio.Task[Any]") -> None:
+        """Note a call that has begun."""
         self._calls.add(task)
 
-    def is_done_with(self, task: "asyncio.Task[Any]") -> None:
+    def discard_call(self, task: "asyncio.Task[Any]") -> None:
+        """Note that a call has ended."""
         self._calls.discard(task)
 
     def in_hand(self) -> "set[asyncio.Task[Any]]":
+        """Return the calls that have not ended."""
         return set(self._calls)
 
     def authenticate(self, token: str) -> None:
+        """Set the token of the calls from now on; empty for none."""
         self.headers = {b"authorization": b"Bearer " + token.encode("latin-1", "replace")} if token else {}
 
     def note_tenant(self, tenant: str) -> None:
-        """Learn whose call is being carried out."""
+        """Note the tenant of the current call, under which this connection waits for its next turn."""
         if tenant != self._turns.tenant:
             self._turns.note(tenant)
         self._turns_as = tenant
 
     def _hold_back(self, data: bytes) -> bool:
-        """Keep what was read, unless it may go on at once."""
+        """Keep received bytes for a turn and return True, unless they may be processed at once."""
         if not self._held:
             if not self._turns.is_contended or (len(data) <= _TURN_BYTES and self._turns.may_go_on(self._turns_as)):
                 return False
             self._turns.wait(self._turns_as, self)
         else:
-            self.stream.hold_socket(is_held=True)  # one read ahead is enough: the rest waits in the socket
+            self.stream.hold_socket(is_held=True)  # one read is enough to hold; the rest waits in the socket
         self._held += data
         return True
 
     def take_turn(self) -> TurnTaken:
-        """Hand some of the bytes that are held back to the library, which begins the calls that are whole by then."""
+        """Pass some of the held bytes to pycapnp, which begins the calls that are then complete."""
         held = self._held
         if not held:  # the connection was lost
             return TurnTaken(0, 0)
@@ -97,14 +102,16 @@ class CapnpConnection:
             self._turns.wait(self._turns_as, self)
         else:
             self.stream.hold_socket(is_held=False)
-        # There is no telling how many calls are in it without reading it: they are counted as small ones.
+        # The number of calls in the bytes is unknown without parsing them, so it is estimated from small calls.
         size = min(_TURN_BYTES, len(held))
         return TurnTaken(1 + size // _SMALL_CALL_BYTES, size)
 
     def cut_off(self, why: Exception | None) -> None:
+        """Abort the connection."""
         self.stream.cut_off(why)
 
     def close(self) -> None:
+        """Close the connection once all written bytes have been sent."""
         self._is_closing = True
         self.stream.close()
 
@@ -121,11 +128,11 @@ class CapnpConnection:
         gone.add_done_callback(self._disconnected)
 
     def _disconnected(self, gone: "asyncio.Future[None]") -> None:
-        """The library is done with it: because it is gone, or because what came made no sense."""
+        """Abort the connection if pycapnp has ended it, which it does when it receives an invalid message."""
         error = None if gone.cancelled() else gone.exception()
         self._rpc = None
         if not self.stream.is_over and not self._is_closing:
-            self.stream.cut_off(Malformed("no message of Cap'n Proto RPC" if error is None else first_line(error)))
+            self.stream.cut_off(Malformed("not a Cap'n Proto RPC message" if error is None else first_line(error)))
 
     def _end(self, why: Exception | None) -> None:
         self._held = b""
@@ -136,6 +143,6 @@ class CapnpConnection:
         if isinstance(why, Malformed):
             address = self.stream.peer().get_extra_info("peername")
             _log.warning(
-                "a connection was closed: it sent what is not Cap'n Proto RPC, or too much of it",
+                "a connection was closed because it sent invalid Cap'n Proto RPC or exceeded a limit",
                 extra={"reason": printable(str(why)), "address": str(address)},
             )

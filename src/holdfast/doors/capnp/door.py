@@ -1,4 +1,4 @@
-"""CapnpDoor: every connection there is, and what they share."""
+"""The Cap'n Proto door: its listening sockets, its connections, and the state that they share."""
 
 import asyncio
 import socket
@@ -20,11 +20,13 @@ from holdfast.telemetry.trace import Tracing
 from holdfast.wire.capnp.schema import kj_loop
 from holdfast.wire.capnp.stream import Stream
 
-_MOST_SESSIONS = 10_000
+_MAX_SESSIONS = 10_000
 _BACKLOG = 2_048
 
 
 class CapnpDoor:
+    """The server of Cap'n Proto RPC."""
+
     def __init__(
         self,
         *,
@@ -41,12 +43,12 @@ class CapnpDoor:
         self.tracing = tracing
         self.names = QueueRefs()
         self.connections: set[CapnpConnection] = set()
-        # Of one message: room for the largest payload, or for a large batch of small ones.
+        # The limit of one message. It allows the largest payload, and a large batch of small ones.
         self.max_bytes = max(16 << 20, max_payload + (1 << 20))
-        # A message that has begun must go on arriving.
+        # The time over which the rate of an incomplete message is measured.
         self.patience_s = 10.0
         self._identity = identity
-        # Of a server that asks nobody who they are.
+        # The session of all callers of a server without authentication.
         self.anyone: Session | None = open_session(ANYONE) if isinstance(identity, Open) else None
         self._open_session = open_session
         self._sessions: dict[Caller, Session] = {}
@@ -56,22 +58,26 @@ class CapnpDoor:
 
     @property
     def is_draining(self) -> bool:
+        """Return whether the server is shutting down."""
         return self._drain.is_draining
 
     async def session_of(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Session:
-        """Asked for each call: a token runs out on a connection, too."""
+        """Return the session of a caller. Raise `Unauthenticated` if its credential is missing or invalid.
+
+        Call this for each call, because a token may expire while its connection is open.
+        """
         caller = await self._identity.caller_of(headers, peer)
         session = self._sessions.get(caller)
         if session is None:
-            if len(self._sessions) >= _MOST_SESSIONS:
+            if len(self._sessions) >= _MAX_SESSIONS:
                 self._sessions.clear()
             session = self._sessions[caller] = self._open_session(caller)
         return session
 
-    # --- From its start to its end -----------------------------------------------------------------------------
+    # --- Start and shutdown ------------------------------------------------------------------------------------
 
     async def start(self, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
-        """Listen on sockets that are bound."""
+        """Listen on sockets that are already bound."""
         await self._stack.enter_async_context(kj_loop())
         loop = asyncio.get_running_loop()
         for each in sockets:
@@ -81,7 +87,7 @@ class CapnpDoor:
         return CapnpConnection(self, Queues).stream
 
     def in_hand(self) -> "set[asyncio.Future[Any]]":
-        """The calls that are not answered yet."""
+        """Return the calls that have not ended."""
         return {task for connection in self.connections for task in connection.in_hand()}
 
     def describe_calls(self) -> str:
@@ -92,21 +98,26 @@ class CapnpDoor:
         """Do nothing: each new call is refused, and its caller learns of the drain by that."""
 
     def stop_listening(self) -> None:
+        """Accept no more connections."""
         for server in self._servers:
             server.close()
 
     def cut_off(self) -> None:
+        """Abort all connections."""
         for connection in list(self.connections):
             connection.cut_off(None)
 
     async def close(self, timeout_s: float) -> int:
-        """An end to every connection, once its answers have left. How many had to be cut: their callers do not read."""
+        """Close every connection once its responses have been sent, and abort the remaining ones after `timeout_s`.
+
+        Return the number of aborted connections: their callers did not read.
+        """
         self.stop_listening()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         for connection in list(self.connections):
             connection.close()
-        while self.connections and loop.time() < deadline:  # noqa: ASYNC110  # they end one by one, and tell the set
+        while self.connections and loop.time() < deadline:  # noqa: ASYNC110  # each removes itself from the set
             await asyncio.sleep(0.01)
         unread = len(self.connections)
         self.cut_off()

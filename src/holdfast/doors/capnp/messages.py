@@ -1,4 +1,4 @@
-"""The methods on messages: add, poll, verdicts, payloads in parts."""
+"""The methods on messages: add, poll, verdicts, and payloads in parts."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.doors.capnp.calls import CapnpCall
 from holdfast.doors.capnp.shapes import (
-    ask_of,
+    claim_request_of,
     draft_with,
     drafts_of,
     id_of,
@@ -28,22 +28,24 @@ from holdfast.wire.capnp.schema import FOR_EVER
 
 
 async def add(call: CapnpCall) -> None:
+    """Enqueue messages."""
     call.read_context()
     ref = call.ref()
     write_enqueued(call.results, await enqueue(call, ref, drafts_of(call.params, call.correlation_id)))
 
 
 async def enqueue(call: CapnpCall, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
-    """In the caller's trace, if it has one."""
+    """Enqueue messages, in the caller's trace if it has one."""
     if not call.tracing.is_on and not call.headers:
         return await call.session.enqueue(ref, drafts)
-    with call.tracing.enqueue(call.headers, ref, drafts) as (carrying, tell):
+    with call.tracing.enqueue(call.headers, ref, drafts) as (carrying, note):
         enqueued = await call.session.enqueue(ref, carrying)
-        tell(enqueued)
+        note(enqueued)
         return enqueued
 
 
 async def begin_upload(call: CapnpCall) -> tuple[PayloadStream, QueueRef]:
+    """Begin the upload of a message's payload, and return it with its queue."""
     call.read_context()
     ref = call.ref()
     draft = draft_with(call.params.options, call.correlation_id)
@@ -56,18 +58,19 @@ async def begin_upload(call: CapnpCall) -> tuple[PayloadStream, QueueRef]:
 
 
 async def poll(call: CapnpCall) -> None:
+    """Carry out verdicts, if there are any, and claim messages."""
     call.read_context()
     params = call.params
-    ref, ask = call.ref(), ask_of(params)
+    ref, claim_request = call.ref(), claim_request_of(params)
     results: list[Result] | None = None
     if len(params.verdicts):
         verdicts = await _verdicts(call, ref, params.verdicts)
-        results, deliveries = await call.session.exchange(ref, verdicts, ask)
+        results, deliveries = await call.session.exchange(ref, verdicts, claim_request)
         call.tracing.settle(call.headers, ref, verdicts, results)
     else:
-        deliveries = await _claim(call, ref, ask, None if params.waitMs == FOR_EVER else params.waitMs)
-    # From here on nothing is awaited: a caller that leaves now loses its connection, which gives back.
-    if deliveries and ask.ledger is None:
+        deliveries = await _claim(call, ref, claim_request, None if params.waitMs == FOR_EVER else params.waitMs)
+    # Nothing is awaited from here on. If the caller leaves now, its connection is lost, which gives deliveries back.
+    if deliveries and claim_request.ledger is None:
         mark = str(deliveries[0].receipt).encode()
         call.connection.stream.hold(mark, lambda: call.session.give_back(ref, deliveries))
     call.tracing.deliver(call.headers, ref, deliveries)
@@ -76,25 +79,25 @@ async def poll(call: CapnpCall) -> None:
         write_results(call.results, results)
 
 
-async def _claim(call: CapnpCall, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
+async def _claim(call: CapnpCall, ref: QueueRef, claim_request: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
     if wait_ms == 0:
-        return await call.session.claim(ref, ask, 0)
+        return await call.session.claim(ref, claim_request, 0)
     call.operation = "claim_wait"
     ticket = call.params.ticket
     if not ticket:
-        return await call.session.claim(ref, ask, wait_ms)
+        return await call.session.claim(ref, claim_request, wait_ms)
     if ticket in call.connection.tickets:
-        raise InvalidArgument(f"ticket {ticket} is that of a poll that waits already: give each its own")
-    working = asyncio.ensure_future(call.session.claim(ref, ask, wait_ms))
+        raise InvalidArgument(f"ticket {ticket} is used by a waiting poll; give each poll its own ticket")
+    working = asyncio.ensure_future(call.session.claim(ref, claim_request, wait_ms))
     call.connection.tickets[ticket] = working
     try:
         await asyncio.wait((working,))
     except BaseException:
-        # Cut off while it waits, it undoes itself; what was done by then is undone here.
+        # A claim that is cancelled while it waits undoes itself. One that has just finished is undone here.
         working.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait((working,))
-        if ask.ledger is None and not working.cancelled() and working.exception() is None:
+        if claim_request.ledger is None and not working.cancelled() and working.exception() is None:
             call.session.give_back(ref, working.result())
         raise
     finally:
@@ -103,6 +106,7 @@ async def _claim(call: CapnpCall, ref: QueueRef, ask: ClaimRequest, wait_ms: int
 
 
 async def read_part(call: CapnpCall) -> None:
+    """Read part of the payload of a message that the caller holds."""
     params = call.params
     ref = call.ref()
     part = await call.session.read_part(ref, Receipt.parse(params.receipt), params.offset, params.limit)
@@ -115,6 +119,7 @@ async def read_part(call: CapnpCall) -> None:
 
 
 async def settle(call: CapnpCall) -> None:
+    """Carry out several verdicts."""
     call.read_context()
     ref = call.ref()
     verdicts = await _verdicts(call, ref, call.params.verdicts)
@@ -122,23 +127,27 @@ async def settle(call: CapnpCall) -> None:
 
 
 async def ack(call: CapnpCall) -> None:
+    """Acknowledge one message."""
     await _settle_one(call, Settle.ACK)
 
 
 async def remove(call: CapnpCall) -> None:
-    """Of a message that its caller holds."""
+    """Remove one message that the caller holds."""
     await _settle_one(call, Settle.REMOVE)
 
 
 async def release(call: CapnpCall) -> None:
+    """Return one message to the queue, uncounted."""
     await _settle_one(call, Settle.RELEASE)
 
 
 async def extend(call: CapnpCall) -> None:
+    """Extend the lease of one message."""
     await _settle_one(call, Settle.EXTEND, lease_ms=call.params.extendMs or None)
 
 
 async def nack(call: CapnpCall) -> None:
+    """Report one message as failed."""
     params = call.params
     await _settle_one(
         call,
@@ -164,20 +173,23 @@ async def _verdicts(call: CapnpCall, ref: QueueRef, given: Any) -> list[Verdict]
 
 
 async def _receipt(call: CapnpCall, ref: QueueRef, given: Any) -> Receipt:
-    """By its receipt, or as what the caller holds by the message's id alone."""
+    """Return the given receipt or, if only a message id is given, the receipt that the caller holds for it.
+
+    Raise `InvalidArgument` if neither is given or they differ, and `StaleLease` if the caller holds no such message.
+    """
     receipt = Receipt.parse(given.receipt) if given.receipt else None
     if not given.messageId:
         if receipt is None:
-            raise InvalidArgument("say which message: give its receipt, or its messageId", field="receipt")
+            raise InvalidArgument("receipt and messageId are both missing; give one of them", field="receipt")
         return receipt
     id = id_of(given.messageId)
     if receipt is None:
         try:
             return await call.session.held_by(ref, id)
         except QueueNotFound:
-            raise _not_held(id) from None  # gone with its queue
+            raise _not_held(id) from None  # the message was deleted with its queue
     if receipt.id != id:
-        raise InvalidArgument("the receipt is of another message than messageId says", field="receipt")
+        raise InvalidArgument("the receipt belongs to another message than messageId", field="receipt")
     return receipt
 
 
@@ -189,4 +201,4 @@ async def _settle(call: CapnpCall, ref: QueueRef, verdicts: list[Verdict]) -> li
 
 def _not_held(id: int) -> StaleLease:
     uuid = to_uuid(id)
-    return StaleLease(f"message {uuid} is no longer held by this caller, or is gone", id=uuid)
+    return StaleLease(f"this caller does not hold message {uuid}, or the message no longer exists", id=uuid)

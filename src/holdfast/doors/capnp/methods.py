@@ -1,4 +1,4 @@
-"""The capabilities of the schema. Each method is one call, run as `calls.run` has it."""
+"""The capabilities of the schema. Each method runs one call by `calls.run`."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from holdfast.wire.capnp.schema import SCHEMA, VERSION
 
 
 class Queues(SCHEMA.Queues.Server):  # type: ignore[misc]  # pycapnp has no types
-    """What a connection begins with. pycapnp calls `NAME_context` for the method NAME."""
+    """The capability that a caller gets first. pycapnp calls `NAME_context` for the method NAME."""
 
     def __init__(self, connection: CapnpConnection) -> None:
         self._connection = connection
@@ -65,16 +65,18 @@ class Queues(SCHEMA.Queues.Server):  # type: ignore[misc]  # pycapnp has no type
         await run("operate", operate, self._connection, context)
 
     async def _upload(self, call: CapnpCall) -> None:
-        if len(self._connection.uploads) >= _MOST_UPLOADS:
-            raise InvalidArgument(f"a connection has at most {_MOST_UPLOADS} uploads at a time")
+        if len(self._connection.uploads) >= _MAX_UPLOADS:
+            raise InvalidArgument(
+                f"this connection has {_MAX_UPLOADS} open uploads, which is the limit; finish one first"
+            )
         call.results.sink = Sink(self._connection, *await messages.begin_upload(call))
 
-    # --- Of the connection -------------------------------------------------------------------------------------
+    # --- About the connection ----------------------------------------------------------------------------------
 
     async def authenticate_context(self, context: Any) -> None:
-        """A token that is not good is refused at once, and leaves the connection without one."""
+        """Set the connection's token. An invalid one is refused at once and leaves the connection without a token."""
         self._connection.authenticate(context.params.token)
-        await run("authenticate", _nothing_more, self._connection, context)
+        await run("authenticate", _do_nothing, self._connection, context)
         if context.results._has("error"):
             self._connection.authenticate("")
 
@@ -88,8 +90,8 @@ class Queues(SCHEMA.Queues.Server):  # type: ignore[misc]  # pycapnp has no type
             waiting.cancel()
 
 
-class Sink(SCHEMA.Sink.Server):  # type: ignore[misc]
-    """An upload. It ends with its connection, if not before."""
+class Sink(SCHEMA.Sink.Server):  # type: ignore[misc]  # pycapnp has no types
+    """An upload. It ends with its connection at the latest."""
 
     def __init__(self, connection: CapnpConnection, upload: PayloadStream, queue: QueueRef) -> None:
         self._connection = connection
@@ -121,15 +123,15 @@ class Sink(SCHEMA.Sink.Server):  # type: ignore[misc]
 
     def _check_open(self) -> None:
         if self._upload not in self._connection.uploads:
-            raise InvalidArgument("this upload has ended: begin another")
+            raise InvalidArgument("this upload has ended; begin another")
 
     def _close(self) -> None:
         self._connection.uploads.discard(self._upload)
         self._upload.close()
 
 
-async def _nothing_more(call: CapnpCall) -> None:
-    """Who it is was found out before."""
+async def _do_nothing(call: CapnpCall) -> None:
+    """Do nothing: `run` has already checked the credential."""
 
 
-_MOST_UPLOADS = 1_000
+_MAX_UPLOADS = 1_000

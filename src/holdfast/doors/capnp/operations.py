@@ -1,4 +1,7 @@
-"""Operations by name, for those that have no method of their own in the schema. Arguments and answers are JSON."""
+"""The method `operate`: carry out an operation by name, with JSON arguments and a JSON result.
+
+It is for operations that have no method of their own in the schema.
+"""
 
 from typing import Any
 
@@ -14,11 +17,12 @@ from holdfast.wire.operations import OPERATIONS
 
 
 async def operate(call: CapnpCall) -> None:
+    """Carry out the operation that the call names."""
     name = call.params.operation
     binding = CAPNP_BINDINGS.get(name)
     if binding is None:
         raise InvalidArgument(
-            f"{printable(name[:80])!r} is not an operation; there are {', '.join(sorted(CAPNP_BINDINGS))}",
+            f"{printable(name[:80])!r} is not an operation; give one of {', '.join(sorted(CAPNP_BINDINGS))}",
             field="operation",
         )
     call.operation, operation = name, OPERATIONS[name]

@@ -1,4 +1,4 @@
-"""The methods on queues: create, delete, list, stats."""
+"""The methods on queues: create, delete, list and stats."""
 
 import msgspec
 
@@ -13,15 +13,17 @@ _policy = msgspec.json.Decoder(dict[str, object])
 
 
 async def create(call: CapnpCall) -> None:
+    """Create a queue or change its policy."""
     ref = call.ref()
     try:
         changes = _policy.decode(call.params.policy or b"{}")
     except (msgspec.DecodeError, RecursionError):
-        raise InvalidArgument("policy is not a JSON document of its fields", field="policy") from None
+        raise InvalidArgument("policy is not a JSON object", field="policy") from None
     await call.session.call(SET_POLICY, ref, ConfigureRequest(changes=changes))
 
 
 async def delete(call: CapnpCall) -> None:
+    """Start deleting a queue."""
     ref = call.ref()
     given_ms = call.params.forceAfterMs
     request = DeleteRequest() if given_ms == -1 else DeleteRequest(force_after_ms=given_ms)
@@ -29,6 +31,7 @@ async def delete(call: CapnpCall) -> None:
 
 
 async def list_queues(call: CapnpCall) -> None:
+    """List a tenant's queues with their counts."""
     tenant = parse_name("tenant", call.params.tenant or call.session.caller.own_tenant)
     queues = await call.session.call(QUEUES, QueueRef(tenant, DEFAULT), Nothing())
     for out, queue in zip(call.results.init("queues", len(queues)), queues, strict=True):
@@ -36,6 +39,7 @@ async def list_queues(call: CapnpCall) -> None:
 
 
 async def stats(call: CapnpCall) -> None:
+    """Return the counts of a queue."""
     ref = call.ref()
     found = await call.session.call(STATS, ref, Nothing())
     out = call.results.init("stats")

@@ -1,19 +1,18 @@
-"""Between Cap'n Proto's structs and the model: nothing is decided here.
+"""Convert between Cap'n Proto structs and the model.
 
-Readers and builders are pycapnp's, which has no types: they are `Any`.
+Readers and builders are pycapnp objects. pycapnp has no types, so they are `Any`.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import UNSET, Raw
-
 from holdfast.model import ids
 from holdfast.model.answers import Delivery, Enqueued, QueueSummary, Result, Stats
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import BYTES, JSON, Draft, Receipt, normalise_correlation_id
-from holdfast.model.requests import ClaimRequest, Settle, StateDocument, Verdict
-from holdfast.wire.http.bodies import StateOut, encode
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
+from holdfast.wire.http.bodies import encode
+from holdfast.wire.http.shapes import state_out
 
 _FORMS = {"typed": None, "json": True, "bytes": False}
 
@@ -22,7 +21,10 @@ _FORMS = {"typed": None, "json": True, "bytes": False}
 
 
 def drafts_of(add: Any, correlation_id: str | None) -> list[Draft]:
-    """`correlation_id` is the call's, for messages that have none of their own."""
+    """Return the new messages of an `add`. Raise `InvalidArgument` if the number of options does not fit.
+
+    `correlation_id` is the call's, for messages that have none of their own.
+    """
     items = add.items
     options: Any = add.options if add._has("options") else ()
     if not len(options):
@@ -32,14 +34,14 @@ def drafts_of(add: Any, correlation_id: str | None) -> list[Draft]:
         return [Draft(payload=item, **fields) for item in items]
     if len(options) != len(items):
         raise InvalidArgument(
-            f"options: give none, one for all items, or one for each; there are {len(options)} for {len(items)} items",
+            f"there are {len(options)} options for {len(items)} items; give none, one for all items, or one for each",
             field="options",
         )
     return [Draft(payload=item, **_options_of(own, correlation_id)) for item, own in zip(items, options, strict=True)]
 
 
 def draft_with(options: Any, correlation_id: str | None) -> Draft:
-    """All but the payload, which is to come."""
+    """Return the new message of an upload, without its payload."""
     return Draft(payload=b"", **_options_of(options, correlation_id))
 
 
@@ -61,7 +63,8 @@ def _options_of(options: Any, correlation_id: str | None) -> dict[str, Any]:
     }
 
 
-def ask_of(poll: Any) -> ClaimRequest:
+def claim_request_of(poll: Any) -> ClaimRequest:
+    """Return the claim that a `poll` asks for."""
     return ClaimRequest(
         limit=poll.numItems or 1,
         lease_ms=poll.leaseMs or None,
@@ -73,6 +76,7 @@ def ask_of(poll: Any) -> ClaimRequest:
 
 
 def verdict_of(verdict: Any, receipt: Receipt) -> Verdict:
+    """Return a verdict of the schema, on the message of `receipt`."""
     return Verdict(
         settle=Settle(str(verdict.kind)),
         receipt=receipt,
@@ -86,8 +90,9 @@ def verdict_of(verdict: Any, receipt: Receipt) -> Verdict:
 
 
 def id_of(data: bytes) -> int:
+    """Return a message id. Raise `InvalidArgument` if it does not have 16 bytes."""
     if len(data) != 16:
-        raise InvalidArgument(f"messageId has {len(data)} bytes, not 16: give an id that add answered")
+        raise InvalidArgument(f"messageId has {len(data)} bytes, not 16; give an id that add returned")
     return ids.from_bytes(data)
 
 
@@ -99,10 +104,11 @@ def _known(number: int) -> int | None:
 
 
 def write_enqueued(results: Any, every: Sequence[Enqueued]) -> None:
+    """Write the results of an enqueue."""
     snowflakes = [each.snowflake for each in every]
     results.ids = list(map(ids.to_bytes, snowflakes))
     results.snowflakes = snowflakes
-    # Of most there is no more to say, which is found out in one pass.
+    # Most messages are no duplicates and have no given correlation id. One pass finds that out.
     if not [each for each in every if each.duplicate or each.given_correlation_id]:
         return
     duplicates = [each.duplicate for each in every]
@@ -113,6 +119,7 @@ def write_enqueued(results: Any, every: Sequence[Enqueued]) -> None:
 
 
 def write_deliveries(results: Any, every: Sequence[Delivery]) -> None:
+    """Write claimed messages."""
     messages = results.init("messages", len(every))
     for message, delivery in zip(messages, every, strict=True):
         message.id = ids.to_bytes(delivery.snowflake)
@@ -139,15 +146,8 @@ def write_deliveries(results: Any, every: Sequence[Delivery]) -> None:
             message.payloadCrc32 = delivery.pieces.checksum
 
 
-def state_out(state: StateDocument) -> StateOut:
-    return StateOut(
-        document=Raw(b"null" if state.document is None else state.document),
-        etag=state.etag,
-        progress=UNSET if state.progress is None else state.progress,
-    )
-
-
 def write_results(answer: Any, every: Sequence[Result]) -> None:
+    """Write the results of verdicts."""
     for out, result in zip(answer.init("results", len(every)), every, strict=True):
         out.id = ids.to_bytes(result.snowflake)
         out.snowflake = result.snowflake
@@ -165,6 +165,7 @@ def write_results(answer: Any, every: Sequence[Result]) -> None:
 
 
 def write_stats(out: Any, stats: Stats) -> None:
+    """Write the counts of a queue, and its name if `stats` has it."""
     out.ready = stats.ready
     out.delayed = stats.delayed
     out.inFlight = stats.in_flight

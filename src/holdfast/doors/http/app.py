@@ -1,4 +1,4 @@
-"""HttpDoor: the ASGI application. The hot routes are one dictionary look-up away, the others are Starlette's."""
+"""The ASGI application of the HTTP door. It finds hot routes by one dictionary look-up; Starlette finds the others."""
 
 import itertools
 import secrets
@@ -47,7 +47,7 @@ _HOT_HANDLERS: dict[str, Handler] = {
     "/v1/queue/state": messages.save_state,
 }
 
-# By path: the method, the name under which calls are measured, and the handler.
+# By path: the method, the operation's name in metrics, and the handler.
 HOT_ROUTES: dict[str, tuple[str, str, Handler]] = {
     route.path: (route.method, route.measured_as or operation.name, _HOT_HANDLERS[route.path])
     for operation in OPERATIONS.values()
@@ -56,11 +56,13 @@ HOT_ROUTES: dict[str, tuple[str, str, Handler]] = {
 }
 
 
-# POSTs whose answer is one document, mostly at once.
+# POST routes whose response is one document, and which usually respond without waiting.
 _SHORT = frozenset(HOT_ROUTES) - {"/v1/queue/subscribe", "/v1/queue/subscribeWithState", "/v1/queue/state"}
 
 
 class HttpDoor:
+    """The ASGI application that runs every HTTP call."""
+
     def __init__(
         self,
         *,
@@ -71,10 +73,13 @@ class HttpDoor:
         observer: CallObserver,
         tracing: Tracing,
         drain: Drain,
-        rest: Callable[["HttpDoor"], Asgi],
+        fallback: Callable[["HttpDoor"], Asgi],
     ) -> None:
+        """Create the door.
+
+        `hosts` None accepts any `Host`. `fallback` makes the application for all routes that are not hot.
+        """
         self._identity = identity
-        # None: by any name.
         self._hosts = hosts
         self._open_session = open_session
         self._sessions: dict[Caller, Session] = {}
@@ -83,12 +88,12 @@ class HttpDoor:
         self._tracing = tracing
         self._names = QueueRefs()
         self._drain = drain
-        self._rest = rest(self)
-        # Every call takes one, so the whole of it runs in C.
+        self._fallback = fallback(self)
+        # Makes correlation ids. Most calls need one, so it runs entirely in C.
         self._mint: Callable[[], str] = map(f"{secrets.token_hex(8)}-%d".__mod__, itertools.count(1)).__next__
-        # Where nobody is asked who is calling, all calls are of one session.
+        # Without authentication, all calls share one session.
         self._anyones_session = open_session(ANYONE) if isinstance(identity, Open) else None
-        # By path: POST requests that are carried out without a task where they come whole.
+        # By path: POST requests that run without a task if they arrive whole.
         self.hot_calls = {
             path.encode(): self._hot_call(operation, handler)
             for path, (_, operation, handler) in HOT_ROUTES.items()
@@ -97,31 +102,31 @@ class HttpDoor:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise RuntimeError(f"this door speaks HTTP alone, not {scope['type']}")
+            raise RuntimeError(f"this door speaks only HTTP, not {scope['type']}")
         route = HOT_ROUTES.get(scope["path"])
         if route is not None and route[0] == scope["method"]:
             await self.run(route[1], route[2], scope)
             return
-        # Among the rest are paths that are not run as calls: health, and what does not exist.
+        # Some of the other paths, such as health and unknown paths, do not go through `run`, so check their host here.
         exchange = exchange_of(scope)
         try:
             self.check_host(exchange.head.headers)
         except Forbidden as error:
             await self._refuse(error, None, exchange)
         else:
-            await self._rest(scope, receive, send)
+            await self._fallback(scope, receive, send)
 
     def _hot_call(self, operation: str, handler: Handler) -> Callable[[Exchange], Coroutine[Any, Any, None]]:
         return partial(self._run, operation, handler, None, self._identity)
 
     async def run(self, operation: str, handler: Handler, scope: AsgiScope, identity: Identity | None = None) -> None:
-        """Run one call; `identity` takes the place of the door's own."""
+        """Run one call. `identity`, if given, replaces the door's own."""
         await self._run(operation, handler, scope, identity or self._identity, exchange_of(scope))
 
     async def _run(
         self, operation: str, handler: Handler, scope: AsgiScope | None, identity: Identity, exchange: Exchange
     ) -> None:
-        """One call, from its credential to its answer or its error."""
+        """Run one call, from its credential to its response or its error."""
         started_at = steady_s()
         call: HttpCall | None = None
         outcome = "ok"
@@ -145,8 +150,8 @@ class HttpDoor:
                 tracing=self._tracing,
             )
             if self._drain.is_draining:
-                # `closing` tells a caller that nothing of its call was done.
-                raise StoreUnavailable("this server is closing: ask another, or this one again later", closing=True)
+                # `closing` tells the caller that no part of its call was carried out.
+                raise StoreUnavailable("this server is shutting down; call another one, or retry later", closing=True)
             await handler(call)
         except CallerLeft:
             outcome = "left"
@@ -155,13 +160,13 @@ class HttpDoor:
             if call is None and outcome == "unauthenticated":
                 exchange.connection.note_unidentified()
             await self._refuse(error, call, exchange)
-        # Of a queue that the caller may not ask for nothing is told, not even here.
+        # Metrics must not name a queue that the caller has no access to.
         queue = None if call is None or outcome in _OUTSIDERS else call.queue
         operation = operation if call is None else call.operation
         self._observer.request(operation, queue, outcome, steady_s() - started_at)
 
     async def _identify(self, identity: Identity, exchange: Exchange) -> Session:
-        """Return the session of the caller. Raise `Unauthenticated`."""
+        """Return the session of the caller. Raise `Unauthenticated` if the credential is missing or invalid."""
         headers = exchange.head.headers
         caller = await identity.caller_of(headers, exchange.peer)
         if caller.tenant != EVERY_TENANT:
@@ -169,14 +174,14 @@ class HttpDoor:
         return self._session_of(caller)
 
     def check_host(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise `Forbidden` for a request that calls the server by a name that is not its own."""
+        """Raise `Forbidden` for a request whose `Host` is not one of the server's names."""
         if self._hosts is not None:
             self._hosts.check(headers)
 
     def _session_of(self, caller: Caller) -> Session:
         session = self._sessions.get(caller)
         if session is None:
-            if len(self._sessions) >= _MOST_SESSIONS:
+            if len(self._sessions) >= _MAX_SESSIONS:
                 self._sessions.clear()
             session = self._sessions[caller] = self._open_session(caller)
         return session
@@ -189,18 +194,18 @@ class HttpDoor:
             correlation_id, is_body_read = call.correlation_id, call.is_body_read
         status, body, headers = error_answer(error, correlation_id)
         if call is not None and call.has_begun:
-            # Half an answer cannot be taken back: cutting it off is how the caller learns.
+            # A response that has begun cannot become an error. The caller learns of it by the end of the connection.
             raise CutOff from error
         if self._drain.is_draining or not is_body_read:
-            # What of the body has not come yet would be taken for the next call.
+            # The rest of the body would be parsed as the next request.
             headers.append((b"connection", b"close"))
         if not exchange.answer(status, headers, body):
             await send_body(exchange.events().send, status, body, headers)
 
 
-_MOST_SESSIONS = 10_000
+_MAX_SESSIONS = 10_000
 _OUTSIDERS = frozenset({"unauthenticated", "forbidden"})
 
 
 class CutOff(Exception):
-    """A streamed answer failed after it had begun."""
+    """A streamed response failed after it had begun."""

@@ -1,6 +1,6 @@
-"""One HTTP call: its headers, its body, its caller, and its answer or its error.
+"""One HTTP call: its headers, body and session, and its response or error.
 
-Plain ASGI: the hot routes use it directly, the others through Starlette.
+It works on plain ASGI. Hot routes use it directly, the others through Starlette.
 """
 
 import asyncio
@@ -31,40 +31,40 @@ T = TypeVar("T")
 
 _log = logging.getLogger("holdfast")
 
-# A body must go on arriving: a part at least this often, and on the whole at least at this rate after that time.
+# The longest time between two parts of a body, and the minimum average rate once that much time has passed.
 BODY_PATIENCE_S = 10.0
 BODY_BYTES_PER_S = 4_096
 
 JSON_TYPE = (b"content-type", b"application/json")
 
 
-_NOTHING_YET = {"type": "http.response.body", "body": b"", "more_body": True}
+_EMPTY_PART = {"type": "http.response.body", "body": b"", "more_body": True}
 
 
 class CallerLeft(Exception):
-    """The caller is gone: there is nobody to answer."""
+    """The caller has closed its connection, so there is no one to respond to."""
 
 
 class BodyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call may send: `max_bytes` in all, of which a payload is at most `max_payload`."""
+    """The maximum size of a body in bytes, and that of one payload in it."""
 
     max_payload: int
     max_bytes: int
 
 
 def limits_for(max_payload: int) -> BodyLimits:
-    """Room for the largest payload in base64, or for a large batch of small ones."""
+    """Return limits that allow the largest payload in base64, and a large batch of small ones."""
     return BodyLimits(max_payload=max_payload, max_bytes=max(16 << 20, max_payload * 4 // 3 + (1 << 20)))
 
 
 def exchange_of(scope: AsgiScope) -> Exchange:
-    """Return the exchange behind a scope that our own connection made."""
+    """Return the exchange behind a scope that `HttpConnection` made."""
     exchange: Exchange = scope["extensions"]["holdfast"]
     return exchange
 
 
 class HttpCall:
-    """What a route handler is given."""
+    """One call, as a route handler gets it."""
 
     __slots__ = (
         "_exchange",
@@ -96,7 +96,7 @@ class HttpCall:
         tracing: Tracing,
     ) -> None:
         self._names = names
-        # As which it is measured.
+        # The operation's name in metrics.
         self.operation = operation
         self.tracing = tracing
         self.session = session
@@ -105,72 +105,81 @@ class HttpCall:
         self.limits = limits
         self.given_correlation_id = head.correlation_id
         self._exchange = exchange
-        # As its route was given it, with the names in its path.
+        # The scope that Starlette passed to the route, with the path's parameters; None for a hot call.
         self._scope = scope
         self.is_body_read = not head.has_body
+        # Whether the response has begun.
         self.has_begun = False
-        # What it was about, once that is known.
+        # The queue of the call, once it is known.
         self.queue: QueueRef | None = None
-        # The call's own: the answer's header, unless the answer is of one message that has another.
+        # Sent in the response header. A handler replaces it if the response is about one message, which has its own.
         self.correlation_id = head.correlation_id or mint()
 
     @property
     def scope(self) -> AsgiScope:
+        """Return the ASGI scope."""
         return self._scope or self._exchange.events().scope
 
     @property
     def receive(self) -> Receive:
+        """Return the ASGI receive function."""
         return self._exchange.events().receive
 
     @property
     def send(self) -> Send:
+        """Return the ASGI send function."""
         return self._exchange.events().send
 
     def leaving(self) -> "asyncio.Future[None]":
-        """Return a future that is done once the caller is gone. The caller of this may cancel it."""
+        """Return a future that is done once the caller has left. It may be cancelled."""
         return self._exchange.leaving()
 
     def ref(self, tenant: str | None, queue: str | None) -> QueueRef:
-        """What is left out is the caller's own tenant, and `default`."""
+        """Return the queue of the call. The default tenant is the caller's own, and the default queue is `default`.
+
+        Raise `InvalidName` for an invalid name.
+        """
         session = self.session
         self.queue = ref = self._names.ref(session.own_tenant if tenant is None else tenant, queue)
-        if session.is_operator:  # anybody else's tenant is known by the credential
+        if session.is_operator:  # the tenant of any other caller is known from its credential
             self._exchange.connection.note_tenant(ref.tenant)
         return ref
 
     @property
     def is_caller_gone(self) -> bool:
-        """Whether what is sent now would reach nobody."""
+        """Return whether the connection is closing, so that a response would not reach the caller."""
         return self._exchange.transport.is_closing()
 
     @property
     def is_traced(self) -> bool:
-        """Return whether enqueued messages carry a trace: the server's own, or the caller's."""
+        """Return whether enqueued messages carry a trace, the server's or the caller's."""
         return self.tracing.is_on or self.head.is_traced
 
     async def enqueue_traced(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
-        with self.tracing.enqueue(self.headers, ref, drafts) as (carrying, tell):
+        """Enqueue messages that carry the call's trace."""
+        with self.tracing.enqueue(self.headers, ref, drafts) as (carrying, note):
             enqueued = await self.session.enqueue(ref, carrying)
-            tell(enqueued)
+            note(enqueued)
             return enqueued
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
+        """Carry out verdicts, and trace them."""
         results = await self.session.settle(ref, verdicts)
         self.tracing.settle(self.headers, ref, verdicts, results)
         return results
 
     def note_deliveries(self, ref: QueueRef, deliveries: list[Delivery]) -> None:
-        """They are on their way to the caller."""
+        """Trace deliveries that are about to be sent."""
         self.tracing.deliver(self.headers, ref, deliveries)
 
     @property
     def path(self) -> Mapping[str, str]:
-        """The names in the path of its route."""
+        """Return the parameters in the path of the route."""
         params: Mapping[str, str] = self.scope["path_params"]
         return params
 
     def query(self, *known: str) -> dict[str, str]:
-        """The query's fields. One that is unknown, or given twice, is refused by its name."""
+        """Return the query's fields. Raise `InvalidArgument` for a field that is not in `known` or is given twice."""
         try:
             pairs = parse_qsl(
                 self.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100
@@ -180,15 +189,18 @@ class HttpCall:
         fields: dict[str, str] = {}
         for name, value in pairs:
             if name not in known or name in fields:
+                problem = "is given twice" if name in fields else "is not a query parameter"
                 raise InvalidArgument(
-                    f"{name[:80]!r} is not a field of this query, or comes twice; the fields are {', '.join(known)}",
-                    field=name[:80],
+                    f"{name[:80]!r} {problem}; this path supports {', '.join(known) or 'none'}", field=name[:80]
                 )
             fields[name] = value
         return fields
 
     def body_at_once(self) -> bytes | None:
-        """Return the body if it came with the head, as most do; None if `body` has to be asked."""
+        """Return the body if it arrived with the head, as most do, otherwise None: then use `body`.
+
+        Raise `InvalidArgument` for an encoded body and `PayloadTooLarge` for one that is too large.
+        """
         body = self._exchange.take_body()
         if body is not None:
             if self.head.is_encoded:
@@ -199,6 +211,10 @@ class HttpCall:
         return body
 
     async def body(self) -> bytes:
+        """Return the whole body.
+
+        Raise `CallerLeft`, `InvalidArgument` for an encoded or a slow body, or `PayloadTooLarge`.
+        """
         body = self.body_at_once()
         if body is None:
             body = await read_body(self.receive, self.headers, self.limits.max_bytes)
@@ -206,12 +222,12 @@ class HttpCall:
         return body
 
     def answer_at_once(self, document: bytes) -> bool:
-        """Answer 200 with a JSON document; return False if `answer` has to."""
+        """Write a 200 with a JSON document without waiting; return False if that is not possible: then use `answer`."""
         self.has_begun = True
         return self._exchange.answer_json(self.correlation_id, document)
 
     async def answer(self, body: bytes, status: int = 200, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        """The whole answer: JSON, unless `headers` say otherwise."""
+        """Send the whole response. It is JSON, unless `headers` give another type."""
         if status == 200 and not headers and self.answer_at_once(body):
             return
         self.has_begun = True
@@ -220,36 +236,45 @@ class HttpCall:
             await send_body(self.send, status, body, every)
 
     def check_can_stream(self) -> None:
-        """Before anything is done for an answer whose length is not known: HTTP/1.0 has no chunks."""
+        """Raise `InvalidArgument` if the request is HTTP/1.0, which has no chunked responses.
+
+        Call this before the call changes anything.
+        """
         if self.head.version == "1.0":
-            raise InvalidArgument("an answer in parts needs HTTP/1.1: this request came as HTTP/1.0")
+            raise InvalidArgument("a streamed response requires HTTP/1.1; the request is HTTP/1.0")
 
     async def start_stream(self, headers: Iterable[tuple[bytes, bytes]], status: int = 200) -> None:
-        """An answer in parts, each of which is watched until it left our hands: see `stream`."""
+        """Send the head of a response whose parts `stream` sends."""
         self.has_begun = True
-        # TLS would take a limit of nothing for reached when there is nothing, and never write again.
+        # With a limit of 0 each part is known to have left the transport's buffer. With TLS a limit of 0 would count as
+        # reached while the buffer is empty, and writing would never resume.
         self._exchange.transport.set_write_buffer_limits(high=0 if self._exchange.connection.scheme == "http" else 1)
         every = [(b"x-correlation-id", self.correlation_id.encode()), *headers]
         await self.send({"type": "http.response.start", "status": status, "headers": every})
-        await self.send(_NOTHING_YET)  # the head waits for a first part, and the first message may be long in coming
+        # The head waits for the first part, which may take long. An empty part sends it now.
+        await self.send(_EMPTY_PART)
 
     async def stream(self, part: bytes) -> None:
-        """`CallerLeft` if the part was not taken off our hands: it cannot have reached the caller whole."""
+        """Send a part, and wait until it has left the transport's buffer.
+
+        Raise `CallerLeft` if the connection is lost before: the caller cannot have received the whole part.
+        """
         await self.send({"type": "http.response.body", "body": part, "more_body": True})
-        # Returns once the connection has drained, or is lost.
-        await self.send(_NOTHING_YET)
+        # This returns once the connection has drained, or is lost.
+        await self.send(_EMPTY_PART)
         if self.is_caller_gone:
             raise CallerLeft
 
     async def end_stream(self) -> None:
+        """End a response that `start_stream` began."""
         await self.send({"type": "http.response.body", "body": b""})
         if not self.is_caller_gone:
-            # The next call on this connection may coalesce its writes.
+            # Let the next call on this connection coalesce its writes again.
             self._exchange.transport.set_write_buffer_limits()
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int) -> bytes:
-    """The whole body, at most `max_bytes`: refused before it is read where its length is given."""
+    """Return the whole body. Raise `PayloadTooLarge` above `max_bytes`, before reading it if its length is given."""
     check_encoding(headers)
     check_length(headers, max_bytes)
     message = await next_event(receive)
@@ -262,7 +287,7 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes:
 
 
 async def next_event(receive: Receive) -> MutableMapping[str, Any]:
-    """What the connection says next, within `BODY_PATIENCE_S`."""
+    """Return the connection's next event. Raise `InvalidArgument` if there is none within `BODY_PATIENCE_S`."""
     begun = begin(receive())
     if isinstance(begun, StepsDone):
         return begun.value
@@ -276,7 +301,10 @@ async def next_event(receive: Receive) -> MutableMapping[str, Any]:
 async def body_parts(
     receive: Receive, max_bytes: int, *, first: MutableMapping[str, Any] | None = None
 ) -> AsyncIterator[bytes]:
-    """The body as it arrives. One that stops arriving, or trickles, is given up."""
+    """Yield the parts of the body as they arrive. `first` is an event that was already received.
+
+    Raise `CallerLeft`, `PayloadTooLarge` above `max_bytes`, or `InvalidArgument` if the body arrives too slowly.
+    """
     loop = asyncio.get_running_loop()
     started, received, message = loop.time(), 0, first
     while True:
@@ -298,30 +326,33 @@ async def body_parts(
 
 
 def check_encoding(headers: Mapping[bytes, bytes]) -> None:
-    """A compressed body could be anything's size: none is taken."""
+    """Raise `InvalidArgument` for a compressed body: its decompressed size would be unbounded."""
     encoding = headers.get(b"content-encoding", b"identity")
     if encoding.strip().lower() != b"identity":
-        raise InvalidArgument("send the body as it is: a Content-Encoding is not accepted", field="Content-Encoding")
+        raise InvalidArgument("Content-Encoding is not supported; send the body uncompressed", field="Content-Encoding")
 
 
 def check_length(headers: Mapping[bytes, bytes], max_bytes: int) -> None:
+    """Raise `PayloadTooLarge` if the Content-Length is above `max_bytes`."""
     length = headers.get(b"content-length")
     if length is not None and length.isdigit() and int(length) > max_bytes:
         raise too_large(max_bytes)
 
 
 def too_large(max_bytes: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"the body is larger than {max_bytes} bytes, the most this server takes", limit=max_bytes)
+    """Return the error for a body above `max_bytes`."""
+    return PayloadTooLarge(f"the body is larger than this server's limit of {max_bytes} bytes", limit=max_bytes)
 
 
 def too_slow() -> InvalidArgument:
-    return InvalidArgument(f"the body did not arrive: send at least {BODY_BYTES_PER_S} bytes a second")
+    """Return the error for a body that arrives too slowly."""
+    return InvalidArgument(f"the body arrives too slowly; send at least {BODY_BYTES_PER_S} bytes per second")
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """The document a body holds; anything else is refused, by the name of the field where there is one."""
+    """Decode a JSON body. Raise `InvalidArgument` for any other body, naming the wrong field if there is one."""
     try:
-        # What is kept as raw JSON is only skimmed by the decoder, and must be text all the same.
+        # The decoder does not check that raw JSON values are UTF-8.
         if not body.isascii():
             body.decode()
         return decoder.decode(body)
@@ -338,7 +369,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 
 def _shown(text: str) -> str:
-    """What a caller wrote is shown to it short, and so that it can neither end a line nor colour one."""
+    """Return a caller's text for an error message: shortened, without line breaks and terminal escapes."""
     return printable(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "...")
 
 
@@ -346,16 +377,20 @@ _MAX_SHOWN = 200
 
 
 async def send_body(send: Send, status: int, body: bytes, headers: RawHeaders) -> None:
+    """Send a whole response as ASGI events."""
     headers.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 def error_answer(error: Exception, correlation_id: str) -> tuple[int, bytes, RawHeaders]:
-    """Status, body and headers. What is no error of ours is logged here and nowhere shown."""
+    """Return the status, body and headers of an error response.
+
+    An unexpected error is logged here. The caller gets only `Internal`, because its text may show internal details.
+    """
     if not isinstance(error, HoldfastError):
         _log.error("a call failed", exc_info=error, extra={"correlation_id": correlation_id})
-        error = Internal("the server failed to do this; its log says why", correlation_id=correlation_id)
+        error = Internal("the server failed; its log shows the cause", correlation_id=correlation_id)
     headers: RawHeaders = [JSON_TYPE, (b"x-correlation-id", correlation_id.encode()), *retry_after(error)]
     if error.code == "unauthenticated":
         headers.append((b"www-authenticate", b"Bearer"))
@@ -363,6 +398,6 @@ def error_answer(error: Exception, correlation_id: str) -> tuple[int, bytes, Raw
 
 
 def retry_after(error: HoldfastError) -> RawHeaders:
-    """Return the Retry-After header in whole seconds, for an error after which asking again may help."""
+    """Return the Retry-After header in whole seconds for an error after which a retry may help, otherwise none."""
     wait_ms = retry_after_ms(error)
     return [] if wait_ms is None else [(b"retry-after", str(max(1, -(-wait_ms // 1_000))).encode())]

@@ -1,4 +1,4 @@
-"""Whether the server lives, whether it is ready, and its figures."""
+"""The routes for liveness, readiness and metrics."""
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -9,27 +9,29 @@ from holdfast.doors.http.calls import JSON_TYPE, HttpCall
 from holdfast.doors.identity import Identity
 from holdfast.model.errors import HoldfastError
 from holdfast.service.drain import Drain
-from holdfast.wire.http.bodies import HealthAnswer, encode
+from holdfast.wire.http.admin_bodies import HealthAnswer
+from holdfast.wire.http.bodies import encode
 
-# What an open path answers: status, body, headers.
+# A response: status, body and headers.
 Answer = tuple[int, bytes, list[tuple[bytes, bytes]]]
-_NOT_KEPT = (b"cache-control", b"no-store")
-# Prometheus' text format.
+_NO_STORE = (b"cache-control", b"no-store")
+# The Prometheus text format.
 _METRICS_TYPE = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 
 class FramedOffer(NamedTuple):
-    """Where callers reach the framed protocol: its own port, if it has one, and this one."""
+    """The addresses of the framed protocol: its own port, if it has one, and an upgrade of the HTTP port."""
 
     port: int | None
     is_upgradable: bool = True
 
 
 class Health:
-    """The routes that say how a server does.
+    """The handlers of `/healthz`, `/readyz` and `/metrics`.
 
-    `check_store` raises while the store cannot be used; `render` returns the metrics as Prometheus reads them;
-    `scrapers` identifies callers of the metrics; `framed` is what callers may use instead of HTTP.
+    `check_store` raises while the store is unavailable. `render` returns the metrics in the Prometheus text format.
+    `scrapers` identifies callers of the metrics; None uses the server's own identity. `framed` tells callers of
+    `/healthz` where they can use the framed protocol instead of HTTP.
     """
 
     def __init__(
@@ -51,12 +53,13 @@ class Health:
             self._alive = HealthAnswer(status="ok", framed_port=port, framed_upgrade=framed.is_upgradable)
 
     async def healthz(self) -> Answer:
-        """Alive: whoever answers is."""
+        """Return 200: a server that responds is alive."""
         return _health(200, self._alive)
 
     async def readyz(self) -> Answer:
+        """Return 200 if the server accepts calls, otherwise 503 with the reason."""
         if self._drain.is_draining:
-            return _health(503, HealthAnswer(status="unavailable", reason="this server is closing"))
+            return _health(503, HealthAnswer(status="unavailable", reason="this server is shutting down"))
         try:
             await self._check_store()
         except HoldfastError as error:
@@ -64,18 +67,19 @@ class Health:
         return _health(200, HealthAnswer(status="ok"))
 
     async def metrics(self, call: HttpCall) -> None:
+        """Return the metrics to an operator or a scraper."""
         call.query()
         call.session.check_metrics()
-        await call.answer(await self._render(), headers=[_METRICS_TYPE, _NOT_KEPT])
+        await call.answer(await self._render(), headers=[_METRICS_TYPE, _NO_STORE])
 
     @property
     def scrapers(self) -> Identity | None:
-        """The callers that may read the figures without a credential of the server's own."""
+        """Return the identity for callers of the metrics, or None to use the server's own."""
         return self._scrapers
 
 
 def _health(status: int, answer: HealthAnswer) -> Answer:
-    headers = [JSON_TYPE, _NOT_KEPT]
+    headers = [JSON_TYPE, _NO_STORE]
     if status == 503:
         headers.append((b"retry-after", b"1"))
     return status, encode(answer), headers

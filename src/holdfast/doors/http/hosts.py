@@ -1,8 +1,8 @@
-"""The names by which a server may be called: the `Host` of a request.
+"""Check the `Host` of a request against the names that a server may be called by.
 
-A page of another site can resolve a name of its own to 127.0.0.1 and so have a browser on this machine call a server
-there (DNS rebinding). The browser sends that name as `Host`, and takes the answer for one of the page's own site. A
-server that does not ask who is calling therefore answers only by names that no other site controls.
+A page of another site can make its own name resolve to 127.0.0.1, and so make a browser on this machine call a server
+there (DNS rebinding). The browser sends that name as `Host` and treats the response as one of the page's own site. A
+server without authentication therefore accepts only names that no other site controls.
 """
 
 import re
@@ -12,27 +12,28 @@ from ipaddress import ip_address
 from holdfast.model.errors import Forbidden
 
 HOST = b"host"
-# In `allowed_hosts`: by any name.
+# In `allowed_hosts`: accept every name.
 ANY_HOST = "*"
 
-# RFC 9110, 7.2: a registered name or an address, and a port. The name may not be empty for http and https.
+# RFC 9110, 7.2: a registered name or an address, and an optional port. With http and https the name must not be empty.
 _VALID = re.compile(rb"(?:[\w.~!$&'()*+,;=%-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{0,5})?", re.ASCII)
 _TARGET = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 _MAX_ACCEPTED = 64
 
 
 def is_valid_host(value: bytes) -> bool:
+    """Return whether a `Host` header is a name or an address with an optional port."""
     return _VALID.fullmatch(value) is not None
 
 
 def is_target_of(target: bytes, host: bytes) -> bool:
-    """Return whether a request target in absolute form (`http://name/path`) is at the same name as `host`."""
+    """Return whether a request target in absolute form (`http://name/path`) names the same host as `host`."""
     authority = _TARGET.match(target)
     return authority is not None and is_valid_host(authority[1]) and _name_in(authority[1]) == _name_in(host)
 
 
 def normalise_name(name: str) -> str:
-    """Return one spelling for each name or address; an IPv6 address has no brackets in it."""
+    """Return the canonical form of a name or an address. An IPv6 address loses its brackets."""
     bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name.lower().removesuffix(".")
     try:
         return str(ip_address(bare))
@@ -41,31 +42,31 @@ def normalise_name(name: str) -> str:
 
 
 class Hosts:
-    """The names that a server answers by: loopback addresses, `localhost`, and the ones that are given."""
+    """The names that a server may be called by: loopback addresses, `localhost` and the given names."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = frozenset({"localhost", *map(normalise_name, names)})
-        # Accepted values as they were sent, so that the next request of the same caller is only looked up. Bounded,
+        # Accepted headers as they were sent, so that the next request of the same caller needs only a look-up. Bounded,
         # because 127.0.0.0/8 with its ports has millions of spellings.
         self.accepted: set[bytes] = set()
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise `Forbidden` unless the request names this server."""
+        """Raise `Forbidden` unless the request's `Host` is one of these names."""
         host = headers.get(HOST, b"")
         if host in self.accepted:
             return
         if not self._is_allowed(host):
-            named = f"Host {host[:255].decode('ascii', 'replace')!r} is" if host else "a request without Host is"
+            given = f"Host {host[:255].decode('ascii', 'replace')!r}" if host else "a request without Host"
             raise Forbidden(
-                f"this server answers only by a loopback address, localhost, or a name in allowed_hosts; {named} none "
-                "of these: call it by http://127.0.0.1, or add the name to the server's setting allowed_hosts"
+                f"{given} is not allowed: this server accepts loopback addresses, localhost and the names in "
+                "allowed_hosts; call it by http://127.0.0.1, or add the name to the server's setting allowed_hosts"
             )
         if len(self.accepted) >= _MAX_ACCEPTED:
             self.accepted.clear()
         self.accepted.add(host)
 
     def _is_allowed(self, host: bytes) -> bool:
-        # Checked here too: a server that is not ours may pass on anything.
+        # Checked here too, because the request may come from another ASGI server, which may not have checked it.
         if not is_valid_host(host):
             return False
         name = _name_in(host)
@@ -73,7 +74,7 @@ class Hosts:
 
 
 def _name_in(host: bytes) -> str:
-    """The name in a valid Host, without its port."""
+    """Return the name in a valid `Host`, without the port."""
     text = host.decode("ascii")
     return normalise_name(text.partition("]")[0] + "]" if text.startswith("[") else text.partition(":")[0])
 

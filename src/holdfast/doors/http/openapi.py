@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the tables of routes and the types their handlers use."""
+"""Build the OpenAPI document from the table of operations and the types that the handlers use."""
 
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -9,42 +9,55 @@ import msgspec
 from holdfast.doors.http.operations.bounds import NAME, QUERY, bound
 from holdfast.wire.errors import STATUS_BY_CODE, to_wire_code
 from holdfast.wire.http import routes as http_routes
+from holdfast.wire.http.admin_bodies import HealthAnswer
 from holdfast.wire.http.answers import document
-from holdfast.wire.http.bodies import ErrorAnswer, HealthAnswer, MetaIn, SettleAnswer, encode
+from holdfast.wire.http.bodies import (
+    ErrorAnswer,
+    MetaIn,
+    SettleAnswer,
+    encode,
+)
 from holdfast.wire.operation import Operation, Route
 from holdfast.wire.operations import OPERATIONS
 
 Schema = dict[str, Any]
 
-# What every call with a credential may meet; 413 only where a body is taken.
+# Error statuses of every route that takes a credential; 413 only of routes with a body.
 _COMMON_REFUSALS = (400, 401, 403, 413, 429, 431, 500, 503)
 _REASONS = {
-    400: "The request is wrong; the error names the field",
-    401: "No credential, or none that holds",
-    403: "The credential does not allow this",
-    404: "There is no such queue, message or schedule",
-    409: "A stale lease, or the queue is being deleted",
-    412: "The state document has another ETag",
+    400: "The request is invalid; the error names the field",
+    401: "The credential is missing or invalid",
+    403: "The credential does not permit this operation",
+    404: "The queue, message or schedule does not exist",
+    409: "A lease is stale, or the queue is being deleted",
+    412: "The stored state document has another ETag",
     413: "The body or the payload is too large",
-    429: "Too much for now, or over a quota: wait as long as Retry-After says",
+    429: "A rate limit or a quota is exceeded; wait for the time given in Retry-After",
     431: "The headers are too large",
-    500: "The server failed; its log says why, under the answer's correlation id",
-    503: "The store is not to be had, or the server is closing: try again",
+    500: "The server failed; its log gives the cause, under the correlation id of the response",
+    503: "The store is unavailable, or the server is shutting down; try again",
 }
 _SETTLES = frozenset(f"/v1/queue/{verb}" for verb in ("ack", "nack", "extend", "release", "remove"))
 _CORRELATION_ID: Schema = {"$ref": "#/components/headers/X-Correlation-Id"}
 
 
-# Paths that need no credential, and that are no operations.
+# Paths that need no credential and are not operations.
 _OPEN_ROUTES = (
-    Route(method="GET", path="/healthz", summary="Whether the server lives", answer=document(HealthAnswer)),
-    Route(method="GET", path="/readyz", summary="Whether it takes calls", answer=document(HealthAnswer)),
-    Route(method="GET", path="/openapi.json", summary="This document", answer=document(dict[str, Any])),
+    Route(
+        method="GET", path="/healthz", summary="Return 200 while the server is running", answer=document(HealthAnswer)
+    ),
+    Route(
+        method="GET",
+        path="/readyz",
+        summary="Return 200 if the server accepts requests, otherwise 503",
+        answer=document(HealthAnswer),
+    ),
+    Route(method="GET", path="/openapi.json", summary="Return this document", answer=document(dict[str, Any])),
 )
 
 
 class _Described(NamedTuple):
-    """A route with the types and the query fields that the operation's request gives it."""
+    """A route with its summary, and with the types and query parameters derived from the operation's request."""
 
     route: Route
     summary: str
@@ -72,11 +85,12 @@ def _described(operation: Operation[Any, Any], number: int) -> _Described:
 
 @lru_cache(maxsize=1)
 def encode_document() -> bytes:
-    """Return the document as it is served, made once for all doors of a process."""
+    """Return the encoded document, built once for all doors of a process."""
     return encode(make_document())
 
 
 def make_document() -> Schema:
+    """Build the OpenAPI 3.1 document of every HTTP route."""
     described = [
         _described(operation, number)
         for operation in OPERATIONS.values()
@@ -92,7 +106,6 @@ def make_document() -> Schema:
     schema_of = dict(zip(types, schemas, strict=True))
     for name, component in components.items():
         bound(name, component)
-    # An error has its own facts beside its code and its message.
     components["ErrorOut"]["properties"]["code"]["enum"] = sorted({to_wire_code(code) for code in STATUS_BY_CODE})
     components["UnsettledAnswer"] = {
         "title": "UnsettledAnswer",
@@ -113,7 +126,7 @@ def make_document() -> Schema:
         "info": {
             "title": "Holdfast",
             "version": _version(),
-            "description": "A message queue with leases. Times are whole milliseconds since 1970.",
+            "description": "A message queue with leases. Times are whole milliseconds since 1970 (UTC).",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -122,7 +135,8 @@ def make_document() -> Schema:
             "responses": {f"Refused{status}": _refusal(status) for status in _REASONS},
             "headers": {
                 "X-Correlation-Id": {
-                    "description": "The call's, as it was given or minted; of one message, the message's",
+                    "description": "The correlation id of the call, given by the caller or generated by the server; "
+                    "for a call on one message, that message's correlation id",
                     "required": True,
                     "schema": {"type": "string", "minLength": 1, "maxLength": 128},
                 }
@@ -135,14 +149,14 @@ def make_document() -> Schema:
 def _version() -> str:
     try:
         return version("holdfast")
-    except PackageNotFoundError:  # run from a copy that was never installed
+    except PackageNotFoundError:  # run from a source tree that was never installed
         return "0"
 
 
-# Refusals of verdicts that may have results beside the error.
+# Error responses of routes that settle messages; they may have `results` beside `error`.
 _UNSETTLED = {
-    409: "Some receipts were stale; the results say which, and the others hold",
-    503: "Some verdicts, or the whole call, could not be written; with results, they say which: send those again",
+    409: "Some receipts are stale; `results` names them, and the other verdicts took effect",
+    503: "Some verdicts, or all, could not be written; `results`, if present, names those to send again",
 }
 
 
@@ -151,7 +165,7 @@ def _operation(described: _Described, schema_of: dict[int, Schema]) -> Schema:
     operation: Schema = {
         "operationId": _operation_id(route.method, route.path),
         "summary": described.summary,
-        # Without identities configured there is no credential to give.
+        # A server without configured identities takes no credential.
         "security": [{"bearer": []}, {}],
         "parameters": [
             *_path_parameters(route.path),
@@ -187,7 +201,8 @@ def _open_operation(described: _Described, schema_of: dict[int, Schema]) -> Sche
         "responses": {"200": _success(described, schema_of)},
     }
     if path == "/readyz":
-        operation["responses"]["503"] = {**_success(described, schema_of), "description": "Not now: `reason` says why"}
+        not_ready = "The server does not accept requests; `reason` says why"
+        operation["responses"]["503"] = {**_success(described, schema_of), "description": not_ready}
     return operation
 
 
@@ -200,7 +215,7 @@ _CORRELATED: Schema = {
     "name": "X-Correlation-Id",
     "in": "header",
     "required": False,
-    "description": "Kept with the messages of the call, and answered",
+    "description": "Stored with the messages of the call, and returned in the response",
     "schema": {"type": "string"},
 }
 
@@ -212,7 +227,7 @@ def _path_parameters(path: str) -> list[Schema]:
 
 def _path_schema(name: str) -> Schema:
     if name == "id":
-        return {"type": "string", "description": "A message's id, as a UUID or as a number"}
+        return {"type": "string", "description": "A message id, as a UUID or as a number"}
     return dict(NAME)
 
 
@@ -231,7 +246,7 @@ def _success(described: _Described, schema_of: dict[int, Schema]) -> Schema:
     for media_type, piece in described.route.streams:
         content[media_type] = {"schema": {"type": "string"}}
         if piece is not None:
-            # OpenAPI 3.1 has no word for what a stream is made of.
+            # OpenAPI 3.1 cannot describe the items of a stream.
             content[media_type]["x-piece"] = schema_of[id(piece)]
     headers: Schema = {"X-Correlation-Id": _CORRELATION_ID}
     for name in described.route.answer_headers:
@@ -256,8 +271,8 @@ def _refusal(status: int) -> Schema:
 _PARTS: Schema = {
     "schema": {
         "type": "object",
-        "description": "One message: `meta` is its JSON without a payload, `payload` its bytes, streamed; a payload of "
-        "more than 1 MiB comes behind its `meta`",
+        "description": "One message: `meta` is its JSON document without a payload, and `payload` its bytes, streamed. "
+        "`meta` must precede a payload of more than 1 MiB.",
         "properties": {
             "meta": {"$ref": "#/components/schemas/MetaIn"},
             "payload": {"type": "string", "contentMediaType": "application/octet-stream"},

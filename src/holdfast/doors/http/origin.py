@@ -1,6 +1,7 @@
-"""Pages of other sites: a browser on the machine of a server would call it in their name, whoever wrote them.
+"""Refuse requests that a browser sends for pages of other sites.
 
-Programs send none of these headers. There is no way for another site's page to be let in: no answer allows it.
+Any web page could otherwise call a server on the machine of the person who views it. Programs do not send the headers
+that are checked here. Pages of other sites cannot be allowed: no response has CORS headers.
 """
 
 from collections.abc import Mapping
@@ -11,10 +12,10 @@ _OWN_SITES = frozenset({b"same-origin", b"none"})
 
 
 def check_origin(headers: Mapping[bytes, bytes]) -> None:
-    """Raise `Forbidden` for a request by a page that is not this server's own.
+    """Raise `Forbidden` for a request from a page that is not this server's own.
 
-    A page counts as the server's own by the name that the request was sent to. Whether that name may be used at all
-    is checked before, by `Hosts`.
+    A page is the server's own if its origin is the host that the request was sent to. `Hosts` has already checked that
+    this host is allowed.
     """
     site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
     if site is None and origin is None:
@@ -22,6 +23,4 @@ def check_origin(headers: Mapping[bytes, bytes]) -> None:
     host = headers.get(b"host", b"").lower()
     is_own = (site is None or site in _OWN_SITES) and (origin is None or origin.lower().partition(b"://")[2] == host)
     if not is_own:
-        raise Forbidden(
-            "a page of another site may not call this server: call it from a program, or from its own pages"
-        )
+        raise Forbidden("pages of other sites may not call this server; call it from a program or from its own pages")

@@ -1,4 +1,4 @@
-"""The routes that are not hot: Starlette finds the path, the door runs the handler."""
+"""The routes that are not hot: Starlette matches the path, and the door runs the handler."""
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,7 +25,7 @@ from holdfast.wire.http.bodies import encode
 from holdfast.wire.http.routes import bound
 from holdfast.wire.operations import OPERATIONS
 
-# Routes whose handlers read and write by themselves.
+# Routes with a handler of their own, which reads the request and writes the response itself.
 _OWN_HANDLERS: dict[tuple[str, str], Handler] = {
     ("GET", "/v1/tenants/{tenant}"): table_routes.get_tenant,
     ("GET", "/v1/queue/watch"): streams.watch,
@@ -41,7 +41,7 @@ _OWN_HANDLERS: dict[tuple[str, str], Handler] = {
 
 
 class ServedRoute(NamedTuple):
-    """One method of one path. `identity` says who calls it where the server's own does not."""
+    """One method of one path. `identity`, if set, replaces the server's identity for this route."""
 
     method: str
     path: str
@@ -51,7 +51,7 @@ class ServedRoute(NamedTuple):
 
 
 def served_routes(metrics: Handler) -> list[ServedRoute]:
-    """Return a route for each row of the table but the hot ones, which the door takes before they get here."""
+    """Return a route for each route in the table of operations, except the hot ones, which the door runs itself."""
     own = {**_OWN_HANDLERS, ("GET", "/metrics"): metrics}
     served = []
     for operation in OPERATIONS.values():
@@ -65,8 +65,11 @@ def served_routes(metrics: Handler) -> list[ServedRoute]:
     return served
 
 
-def make_rest(health: Health, more: Iterable[BaseRoute] = ()) -> Callable[[HttpDoor], Asgi]:
-    """Return everything that is not hot; `more` are routes of others, without a credential of ours."""
+def make_fallback(health: Health, more: Iterable[BaseRoute] = ()) -> Callable[[HttpDoor], Asgi]:
+    """Return the maker of the application for all routes that are not hot.
+
+    `more` are further routes, which need no credential.
+    """
     served = [
         each._replace(identity=health.scrapers) if each.path == "/metrics" else each
         for each in served_routes(health.metrics)
@@ -85,10 +88,10 @@ def make_rest(health: Health, more: Iterable[BaseRoute] = ()) -> Callable[[HttpD
 
 
 def make_router(door: HttpDoor, served: Iterable[ServedRoute], open_routes: Iterable[BaseRoute]) -> Asgi:
-    """`open_routes` need no credential."""
+    """Return the application that runs `served` and `open_routes`. The latter need no credential."""
     paths: dict[str, dict[str, ServedRoute]] = {}
     for path, (method, measured_as, handler) in HOT_ROUTES.items():
-        # The door takes these before they get here, but for a wrong method.
+        # The door runs these itself. Here they give the allowed methods in the response to a wrong method.
         paths.setdefault(path, {})[method] = ServedRoute(method, path, measured_as, handler)
     for each in served:
         handler = _without_body(each.handler) if each.method in ("GET", "DELETE") else each.handler
@@ -97,7 +100,7 @@ def make_router(door: HttpDoor, served: Iterable[ServedRoute], open_routes: Iter
     router = Router([*open_routes, *routes], redirect_slashes=False, default=_not_found)
 
     async def route(scope: AsgiScope, receive: Receive, send: Send) -> None:
-        # An encoded slash is part of a name (and no name has one); decoded, it would be taken for another path's.
+        # A decoded slash would make Starlette match another path. Kept encoded, it is refused as part of a name.
         if b"%2f" in scope.get("raw_path", b"").lower():
             kept = scope["raw_path"].decode("ascii", "replace").replace("%2F", "%252F").replace("%2f", "%252f")
             scope = {**scope, "path": unquote(kept)}
@@ -107,7 +110,10 @@ def make_router(door: HttpDoor, served: Iterable[ServedRoute], open_routes: Iter
 
 
 def _without_body(handler: Handler) -> Handler:
-    """A body that nobody asked for is read and forgotten: unread, its end would be taken for the caller's leaving."""
+    """Wrap a handler so that an unexpected body is read and dropped.
+
+    Left unread, its end would be taken for the caller leaving.
+    """
 
     async def handle(call: HttpCall) -> None:
         await call.body()
@@ -117,7 +123,7 @@ def _without_body(handler: Handler) -> Handler:
 
 
 class _Name(Convertor[str]):
-    """A part of a path, empty too: what is no name is refused as such, and not as a path that nobody knows."""
+    """A part of a path, which may be empty. The handler refuses an invalid name; an unmatched path would be a 404."""
 
     regex = "[^/]*"
 
@@ -132,7 +138,7 @@ register_url_convertor("name", _Name())
 
 
 class _Path:
-    """An ASGI application of one path's methods: Starlette hands calls to it as they are."""
+    """The ASGI application of one path, which dispatches by method."""
 
     def __init__(self, door: HttpDoor, methods: dict[str, ServedRoute]) -> None:
         self._door = door
@@ -147,16 +153,18 @@ class _Path:
 
 
 def open_route(path: str, answer: Callable[[], Awaitable[Answer]]) -> Route:
-    """A path that anybody may GET."""
+    """Return a route that responds to GET from any caller."""
     return Route(path, _OpenPath(answer))
 
 
 class _OpenPath:
+    """The ASGI application of a path that needs no credential."""
+
     def __init__(self, answer: Callable[[], Awaitable[Answer]]) -> None:
         self._answer = answer
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        # Of an answer to HEAD the server keeps the body to itself.
+        # The connection drops the body of a response to HEAD.
         if scope["method"] not in ("GET", "HEAD"):
             await _refuse_method(scope, send, ("GET", "HEAD"))
             return
@@ -166,16 +174,16 @@ class _OpenPath:
 
 async def _refuse_method(scope: AsgiScope, send: Send, methods: Iterable[str]) -> None:
     allowed = ", ".join(sorted(methods))
-    await _refuse(scope, send, 405, f"this path takes {allowed}", [(b"allow", allowed.encode())])
+    await _refuse(scope, send, 405, f"this path supports only {allowed}", [(b"allow", allowed.encode())])
 
 
 async def _not_found(scope: AsgiScope, receive: Receive, send: Send) -> None:
-    await _refuse(scope, send, 404, "there is nothing at this path: GET /openapi.json lists what there is", [])
+    await _refuse(scope, send, 404, "this path does not exist; GET /openapi.json lists all paths", [])
 
 
 async def _refuse(scope: AsgiScope, send: Send, status: int, message: str, headers: RawHeaders) -> None:
     body = encode({"error": {"code": "invalid_argument", "message": message}})
-    # Whatever body the call has is not read: it must not be taken for the next call.
+    # The body is not read, so the connection is closed: otherwise the body would be parsed as the next request.
     close = (b"connection", b"close")
     await send_body(send, status, body, [JSON_TYPE, _correlation_id(scope), *headers, close])
 

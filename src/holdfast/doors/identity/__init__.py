@@ -1,6 +1,7 @@
-"""Who is calling: by bearer token, by client certificate, or, where nothing is configured, anyone.
+"""Identify callers by bearer token or by client certificate; without a configured identity, accept anyone.
 
-The libraries for tokens and certificates are imported once a server is configured to ask for them.
+Decides who the caller is, not what it may do. Imports the libraries for tokens and certificates only if configured.
+Start with `compose.py`.
 """
 
 from holdfast.doors.identity.certificates import CertificateIdentity, PeerCertificate, peer_of

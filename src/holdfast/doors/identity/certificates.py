@@ -1,4 +1,4 @@
-"""Callers by client certificate (mTLS): a name in it, exactly as configured, and nothing that resembles it."""
+"""Identify callers by client certificate (mTLS): one of its names must equal a configured name exactly."""
 
 import asyncio
 import ipaddress
@@ -19,7 +19,7 @@ from holdfast.service.access import EVERY_TENANT, Caller
 if TYPE_CHECKING:
     from cryptography import x509
 
-# More than any certificate needs; each is looked up.
+# More than any certificate needs. Bounded, because each name is looked up.
 MAX_NAMES = 256
 MAX_NAME_CHARS = 1_024
 _DEFAULT_SCOPES = frozenset({Scope.READ, Scope.WRITE})
@@ -27,6 +27,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 class NameKind(StrEnum):
+    """The kind of a subject alternative name."""
+
     DNS = "dns"
     URI = "uri"
     EMAIL = "email"
@@ -34,20 +36,20 @@ class NameKind(StrEnum):
 
 
 class Name(NamedTuple):
-    """A subject alternative name. The kind counts: a URI that spells a host name is not that host."""
+    """A subject alternative name. Names of different kinds never match, even if their text is the same."""
 
     kind: NameKind
     text: str
 
 
 class PeerCertificate(msgspec.Struct, frozen=True):
-    """What of a verified client certificate may name a caller. The subject's common name is left out on purpose."""
+    """The subject alternative names of a verified client certificate. The common name is ignored on purpose."""
 
     names: tuple[Name, ...]
 
     @classmethod
     def from_der(cls, der: bytes) -> "PeerCertificate":
-        """One that cannot be read names nobody."""
+        """Return the names of an encoded certificate, or none if it cannot be parsed."""
         from cryptography import x509
 
         try:
@@ -76,11 +78,11 @@ def _names(alternatives: Iterable["x509.GeneralName"]) -> list[Name]:
 
 
 class CertificateIdentity:
-    """The tenant and scopes that a certificate's names were given."""
+    """An identity that maps the names in client certificates to tenants and scopes."""
 
     def __init__(self, tenants: str | Mapping[str, str]) -> None:
         self._callers = parse_tenants(tenants)
-        # Imported at the start, not while the first caller waits.
+        # Imported now, so that the first caller does not wait for it.
         import cryptography.x509  # noqa: F401
 
     async def start(self) -> None: ...
@@ -88,29 +90,33 @@ class CertificateIdentity:
     async def close(self) -> None: ...
 
     async def caller_of(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Caller:
+        """Return the caller of a certificate. Raise `Unauthenticated` unless its names belong to exactly one tenant."""
         if peer is None:
-            raise refused("missing", "say who you are: connect with a client certificate")
+            raise refused("missing", "authentication is required; connect with a client certificate")
         found = [caller for name in peer.names if (caller := self._callers.get(name)) is not None]
         if not found:
-            raise refused("certificate", "no subject alternative name of the certificate is one of mtls_tenants")
+            raise refused("certificate", "no subject alternative name of the certificate is in mtls_tenants")
         if len(found) == 1:
             return found[0]
         if len({caller.tenant for caller in found}) > 1:
-            raise refused("certificate", "the certificate has names of several tenants: use one for each")
+            raise refused("certificate", "the certificate has names of several tenants; use one certificate for each")
         scopes = frozenset[Scope]().union(*(caller.scopes for caller in found))
         return Caller(tenant=found[0].tenant, scopes=scopes, subject=found[0].subject)
 
 
 def parse_tenants(given: str | Mapping[str, str]) -> dict[Name, Caller]:
-    """From `san=tenant` pairs with commas between, or a table; a tenant may be followed by `:read+write+admin`."""
+    """Return the callers of a value of `mtls_tenants`: a table, or `san=tenant` pairs separated by commas.
+
+    A tenant may be followed by its scopes, as in `acme:read+write+admin`. Raise `InvalidArgument` for another form.
+    """
     callers: dict[Name, Caller] = {}
     for san, tenant in _pairs(given):
         name = _configured_name(san)
         if name in callers:
-            raise _wrong(f"{san} stands there twice")
+            raise _wrong(f"{san} is given twice")
         callers[name] = _configured_caller(san, tenant)
     if not callers:
-        raise _wrong("it names nobody: give san=tenant pairs, or leave it out")
+        raise _wrong("the setting is empty; give san=tenant pairs or omit it")
     return callers
 
 
@@ -119,7 +125,7 @@ def _pairs(given: str | Mapping[str, str]) -> Iterable[tuple[str, str]]:
         return given.items()
     pairs = []
     for pair in filter(None, map(str.strip, given.split(","))):
-        # A URI may have = in it, a tenant may not.
+        # Split at the last `=`, because a URI may contain one and a tenant may not.
         san, equals, tenant = pair.rpartition("=")
         if not equals:
             raise _wrong(f"{pair!r:.200} is not of the form san=tenant")
@@ -131,9 +137,9 @@ def _configured_name(san: object) -> Name:
     if not isinstance(san, str) or not san or len(san) > MAX_NAME_CHARS:
         raise _wrong(f"a name must be text of 1-{MAX_NAME_CHARS} characters")
     if "*" in san:
-        raise _wrong(f"{san!r}: names are compared exactly, there are no wildcards")
+        raise _wrong(f"{san!r} has a wildcard; names are compared exactly")
     if not san.isascii() or not san.isprintable() or " " in san:
-        raise _wrong(f"{san!r} has characters that no certificate has: write a domain as xn--…")
+        raise _wrong(f"{san!r} has characters that no certificate contains; write a domain as xn--…")
     try:
         return Name(NameKind.ADDRESS, str(ipaddress.ip_address(san)))
     except ValueError:
@@ -152,7 +158,7 @@ def _configured_caller(san: str, given: object) -> Caller:
         try:
             scopes = frozenset(Scope(word.strip()) for word in words.split("+"))
         except ValueError:
-            raise _wrong(f"{san}: scopes are read, write and admin, with + between them") from None
+            raise _wrong(f"{san}: a scope is not read, write or admin; separate scopes by +") from None
     tenant = tenant.strip()
     if tenant != EVERY_TENANT:
         try:
@@ -167,9 +173,9 @@ def _wrong(why: str) -> InvalidArgument:
 
 
 def peer_of(transport: asyncio.BaseTransport) -> PeerCertificate | None:
-    """Of a certificate that the handshake has verified; None: there is none."""
+    """Return the client certificate that the TLS handshake has verified, or None."""
     tls = transport.get_extra_info("ssl_object")
-    # Without a demand to verify, a certificate would be a mere claim.
+    # A certificate that TLS was not asked to verify proves nothing.
     if tls is None or tls.context.verify_mode == ssl.CERT_NONE:
         return None
     der = tls.getpeercert(binary_form=True)

@@ -1,4 +1,4 @@
-"""Which identities a server asks for, from its settings."""
+"""Choose from a server's settings how it identifies callers."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
@@ -16,19 +16,26 @@ DEFAULT_AUDIENCE = "holdfast"
 
 
 class Identity(Protocol):
-    """Says who is calling, or raises `Unauthenticated`."""
+    """A way to identify callers."""
 
     async def start(self) -> None:
-        """Fetch what is needed to begin with. A key server that is down does not keep a server from starting."""
+        """Load the keys. A key server that is down does not keep the server from starting."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Stop loading keys."""
 
     async def caller_of(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Caller:
-        """By the headers, with lower-case names, and by the connection's certificate, which TLS has verified."""
+        """Return the caller of a request. Raise `Unauthenticated` if its credential is missing or invalid.
+
+        The names of `headers` are in lower case. `peer` is the connection's client certificate, verified by TLS.
+        """
 
 
 class Open:
-    """No identity is configured: anyone may do anything. A server that has this listens on loopback alone."""
+    """The identity of a server without a configured one: anyone may do anything.
+
+    Such a server listens only on loopback addresses.
+    """
 
     async def start(self) -> None: ...
 
@@ -39,7 +46,7 @@ class Open:
 
 
 class TokenOrCertificate:
-    """A token wins where one is given, good or bad: a certificate never makes up for a bad token."""
+    """An identity by token, or by certificate if no token is given. A certificate never replaces an invalid token."""
 
     def __init__(self, tokens: "TokenIdentity", certificates: CertificateIdentity) -> None:
         self._tokens = tokens
@@ -56,7 +63,7 @@ class TokenOrCertificate:
             return await self._tokens.caller_of(headers, peer)
         if peer is not None:
             return await self._certificates.caller_of(headers, peer)
-        raise refused("missing", "say who you are: send a bearer token, or connect with a client certificate")
+        raise refused("missing", "authentication is required; send a bearer token or connect with a client certificate")
 
 
 def make_identity(
@@ -68,7 +75,11 @@ def make_identity(
     jwt_audience: str | None = None,
     mtls_tenants: str | Mapping[str, str] | None = None,
 ) -> Identity:
-    """None is a setting left out; an empty one is refused, for it would leave a server open that was to be closed."""
+    """Return the identity of a server with these settings.
+
+    None means that a setting is not given. Raise `InvalidArgument` for an invalid setting, also for an empty one, which
+    would leave a server open that was meant to be closed.
+    """
     tokens = make_token_identity(clock, jwt_secret, jwt_keys, jwt_issuer, jwt_audience)
     certificates = None if mtls_tenants is None else CertificateIdentity(mtls_tenants)
     if tokens is not None and certificates is not None:
@@ -79,21 +90,25 @@ def make_identity(
 def make_token_identity(
     clock: Clock, secret: str | None, keys: str | None, issuer: str | None, audience: str | None
 ) -> "TokenIdentity | None":
-    """Return what verifies the tokens of a server with these settings; None if it takes no tokens."""
+    """Return the identity by token of a server with these settings, or None if it accepts no tokens.
+
+    Raise `InvalidArgument` for an invalid setting.
+    """
     for setting, value in (("jwt_issuer", issuer), ("jwt_audience", audience)):
         if value is not None and not value.strip():
-            raise InvalidArgument(f"{setting} is empty: give a text, or leave it out", setting=setting)
+            raise InvalidArgument(f"{setting} is empty; give a value or omit the setting", setting=setting)
     if secret is not None and keys is not None:
         raise InvalidArgument(
-            "jwt_secret and jwt_keys: give one of them; a public key must never pass for a secret", setting="jwt_keys"
+            "jwt_secret and jwt_keys are both set; give only one, because a public key must never be used as a secret",
+            setting="jwt_keys",
         )
     if secret is None and keys is None:
         if issuer is not None:
-            raise InvalidArgument("jwt_issuer is of no use without jwt_secret or jwt_keys", setting="jwt_issuer")
+            raise InvalidArgument("jwt_issuer has no effect without jwt_secret or jwt_keys", setting="jwt_issuer")
         return None
     from holdfast.doors.identity.keys import secret_keys
-    from holdfast.doors.identity.sources import FixedKeys, key_source
+    from holdfast.doors.identity.sources import FixedKeys, make_key_source
     from holdfast.doors.identity.tokens import TokenIdentity
 
-    source = FixedKeys(secret_keys(secret)) if secret is not None else key_source(keys or "", clock)
+    source = FixedKeys(secret_keys(secret)) if secret is not None else make_key_source(keys or "", clock)
     return TokenIdentity(source, clock, audience=audience or DEFAULT_AUDIENCE, issuer=issuer)

@@ -1,4 +1,4 @@
-"""Scrapers of the metrics: they may have a token of their own, which opens nothing else."""
+"""Identify scrapers of the metrics, which may have a token of their own that grants nothing else."""
 
 import hmac
 import logging
@@ -13,7 +13,7 @@ from holdfast.service.access import EVERY_TENANT, Caller
 
 _log = logging.getLogger("holdfast")
 
-# The metrics show every tenant. Only the route of the metrics ever runs a call as this caller.
+# An operator, because the metrics show every tenant. Only the metrics route runs calls as this caller.
 _SCRAPER = Caller(tenant=EVERY_TENANT, scopes=frozenset({Scope.READ}), subject="scraper")
 _HINT = "scrape with metrics_token or an operator's token, or set metrics_public on the server"
 
@@ -23,10 +23,10 @@ class _Callers(Protocol):
 
 
 class ScraperIdentity:
-    """Identifies callers of `/metrics`: by `metrics_token`, else as the rest of the server does.
+    """An identity for callers of `/metrics`: by `metrics_token`, otherwise like the rest of the server.
 
-    With `metrics_public` nobody is asked. The first of several refused scrapes is logged, because Prometheus itself
-    keeps only that the scrape failed.
+    With `metrics_public` anyone may scrape. The first of several refused scrapes is logged, because Prometheus itself
+    records only that a scrape failed.
     """
 
     def __init__(self, callers: _Callers, *, token: str | None, is_public: bool) -> None:
@@ -40,6 +40,7 @@ class ScraperIdentity:
     async def close(self) -> None: ...
 
     async def caller_of(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Caller:
+        """Return the caller. Raise `Unauthenticated` if its credential is missing or invalid."""
         if self._is_public or self._has_token(headers):
             caller = _SCRAPER
         else:
@@ -52,7 +53,7 @@ class ScraperIdentity:
         if caller.is_operator and caller.has(Scope.READ):
             self._was_refused = False
         else:
-            self._note_refusal("forbidden")  # by the session, which checks every caller
+            self._note_refusal("forbidden")  # the session, which checks every caller, will refuse this one
         return caller
 
     def _has_token(self, headers: Mapping[bytes, bytes]) -> bool:

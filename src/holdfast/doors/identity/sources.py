@@ -1,4 +1,4 @@
-"""Where keys come from, and when they are looked for again."""
+"""Load verification keys from a setting, a file or a URL, and reload them when they change."""
 
 import asyncio
 import contextlib
@@ -17,43 +17,47 @@ from holdfast.model.errors import InvalidArgument
 
 _log = logging.getLogger("holdfast")
 
-# A set of 64 large keys with certificate chains takes less.
+# A set of 64 large keys with certificate chains is smaller.
 MAX_DOCUMENT_BYTES = 256 * 1_024
 
 FILE_CHECK_MS = 1_000
 
-# A withdrawn key is refused at most KEYS_TTL_MS after the set lacked it. The new set is asked for before that, so
-# that no call waits for it while there is traffic.
+# A withdrawn key is refused at the latest KEYS_TTL_MS after it was removed from the published set. The set is fetched
+# again before that, so that no call waits for it while there is traffic.
 KEYS_TTL_MS = 5 * 60_000
 KEYS_REFRESH_MS = 4 * 60_000
-# How often a token that names an unknown key may cause a fetch, and how soon a failed fetch is tried again.
+# The minimum time between fetches caused by tokens that name an unknown key, and the delay before a failed fetch is
+# retried.
 RENEWAL_MS = 60_000
-# Until there were keys at all nobody can be let in: try sooner.
+# The same delay while there are no keys yet. It is shorter, because no caller can be accepted until then.
 FIRST_KEYS_RETRY_MS = 5_000
-# For each step of the exchange, and for all of it.
+# The timeouts of each step of a fetch, and of the whole fetch.
 FETCH_STEP_S = 3.0
 FETCH_S = 5.0
 
 
 class KeySource(Protocol):
+    """A source of verification keys."""
+
     keys: KeySet
-    # When `check` wants to be called again; read on every call, hence an attribute.
+    # The instant at which `check` is due. An attribute, because it is read on every call.
     check_at: int
 
     async def start(self) -> None:
-        """Have keys, if they can be had now."""
+        """Load the keys, if they are available now."""
 
     async def check(self) -> None:
-        """Look whether the keys are still the ones in force."""
+        """Reload the keys if they may have changed."""
 
     async def renew(self) -> None:
-        """A token named a key that is not there: look now, unless that was done a moment ago."""
+        """Reload the keys because a token names an unknown key, unless that was done a moment ago."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Stop loading keys."""
 
 
 class FixedKeys:
-    """Keys that stay as they were given."""
+    """Keys that never change."""
 
     def __init__(self, keys: KeySet) -> None:
         self.keys = keys
@@ -69,20 +73,20 @@ class FixedKeys:
 
 
 class FileKeys:
-    """Keys in a file, which is read again when it changed. A file that is gone or garbage leaves the old ones."""
+    """Keys in a file, which is read again when it changes. If it is then missing or invalid, the old keys remain."""
 
     def __init__(self, path: str, clock: Clock) -> None:
         self._path = path
         self._clock = clock
         try:
-            self._seen = self._look()
+            self._version = self._stat()
             self.keys = self._read()
         except OSError as error:
             raise unusable(f"the file cannot be read: {error.strerror}") from None
         except UnusableKeys as error:
             raise unusable(str(error)) from None
         if not self.keys.all:
-            raise unusable("there is no key in it that verifies signatures")
+            raise unusable("it contains no key that verifies signatures")
         self.check_at = clock.now_ms() + FILE_CHECK_MS
 
     async def start(self) -> None: ...
@@ -98,23 +102,23 @@ class FileKeys:
 
     def _read_if_changed(self) -> None:
         try:
-            seen = self._look()
+            version = self._stat()
         except OSError:
-            seen = None
-        if seen == self._seen:
+            version = None
+        if version == self._version:
             return
-        # Noted before it is read: a write in between is seen the next time.
-        self._seen = seen
+        # Noted before the file is read, so that a write in between is noticed by the next check.
+        self._version = version
         try:
             self.keys = self._read()
         except OSError as error:
-            _log.warning("jwt_keys: the file cannot be read, the keys stay as they were: %s", error.strerror)
+            _log.warning("jwt_keys: the file cannot be read; the previous keys remain valid: %s", error.strerror)
         except UnusableKeys as error:
-            _log.warning("jwt_keys: the file is not usable, the keys stay as they were: %s", error)
+            _log.warning("jwt_keys: the file is not usable; the previous keys remain valid: %s", error)
         else:
-            _log.info("jwt_keys: the file changed: %d keys in force", len(self.keys.all))
+            _log.info("jwt_keys: loaded %d keys from the changed file", len(self.keys.all))
 
-    def _look(self) -> tuple[int, int, int] | None:
+    def _stat(self) -> tuple[int, int, int] | None:
         found = os.stat(self._path)
         return found.st_mtime_ns, found.st_size, found.st_ino
 
@@ -127,14 +131,14 @@ class FileKeys:
 
 
 class UrlKeys:
-    """Keys that a server publishes. One fetch at a time; while the server fails, the last keys stay in force."""
+    """Keys published by a server. At most one fetch runs at a time. While the server fails, the last keys remain."""
 
     def __init__(self, url: str, clock: Clock) -> None:
         _check_url(url)
         self._url = url
         self._clock = clock
         self._document = b""
-        self._flight: asyncio.Task[None] | None = None
+        self._refresh: asyncio.Task[None] | None = None
         self._fetched: Future[bytes] | None = None
         self._has_failed = False
         self._stale_at = 0
@@ -143,62 +147,65 @@ class UrlKeys:
         self.check_at = 0
 
     async def start(self) -> None:
-        await asyncio.shield(self._take_off())
+        await asyncio.shield(self._start_refresh())
 
     async def check(self) -> None:
-        flight = self._take_off()
-        # Past its time a set may hold a withdrawn key: wait for the new one. A server that has just failed is not
-        # waited for: its outage would be everyone's.
+        refresh = self._start_refresh()
+        # A stale set may contain a withdrawn key, so the call waits for the new set. It does not wait for a server that
+        # has just failed, because that server's outage would then stop every call here.
         if self._clock.now_ms() >= self._stale_at and not self._has_failed:
-            await asyncio.shield(flight)
+            await asyncio.shield(refresh)
 
     async def renew(self) -> None:
-        if self._flight is None:
+        if self._refresh is None:
             now = self._clock.now_ms()
             if now < self._renewable_at:
                 return
             self._renewable_at = now + RENEWAL_MS
-        await asyncio.shield(self._take_off())
+        await asyncio.shield(self._start_refresh())
 
     async def close(self) -> None:
-        if self._flight is not None:
-            self._flight.cancel()
+        if self._refresh is not None:
+            self._refresh.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._flight
+                await self._refresh
 
-    def _take_off(self) -> asyncio.Task[None]:
-        if self._flight is None:
-            self._flight = asyncio.create_task(self._refresh_once(), name="holdfast-keys")
-        return self._flight
+    def _start_refresh(self) -> asyncio.Task[None]:
+        if self._refresh is None:
+            self._refresh = asyncio.create_task(self._refresh_once(), name="holdfast-keys")
+        return self._refresh
 
     async def _refresh_once(self) -> None:
         try:
             document = await self._fetch()
-            # The same document leaves the same set, and with it what is known of tokens.
+            # An unchanged document keeps the same set object, and with it the cache of verified tokens.
             if document != self._document:
                 self.keys = parse_jwks(document)
                 self._document = document
-        except Exception as error:  # whatever it is, it must not fail the calls that wait for keys
+        except Exception as error:  # no error may fail the calls that wait for keys
             self._has_failed = True
             wait_ms = RENEWAL_MS if self._document else FIRST_KEYS_RETRY_MS
             self.check_at = self._clock.now_ms() + wait_ms
             why = str(error) if isinstance(error, UnusableKeys) else type(error).__name__
-            _log.warning("jwt_keys: no keys from the URL, the last ones stay in force: %s", why)
+            _log.warning("jwt_keys: could not fetch keys from the URL; the previous keys remain valid: %s", why)
         else:
             self._has_failed = False
             now = self._clock.now_ms()
             self.check_at = now + KEYS_REFRESH_MS
             self._stale_at = now + KEYS_TTL_MS
         finally:
-            self._flight = None
+            self._refresh = None
 
     async def _fetch(self) -> bytes:
-        """In a thread of its own, which cannot keep the process alive, and is at most one however slow the server."""
+        """Fetch the document in a daemon thread, which cannot keep the process alive.
+
+        At most one such thread runs, however slow the server is.
+        """
         if self._fetched is not None and not self._fetched.done():
-            raise UnusableKeys("the fetch before this one has not ended")
+            raise UnusableKeys("the previous fetch has not ended")
         fetched: Future[bytes] = Future()
         self._fetched = fetched
-        # Running, it cannot be cancelled from outside, and the thread may always settle it.
+        # A running future cannot be cancelled from outside, so the thread can always set its result.
         fetched.set_running_or_notify_cancel()
         is_given_up = threading.Event()
 
@@ -217,17 +224,20 @@ class UrlKeys:
 
 
 def fetch_document(url: str, is_given_up: threading.Event) -> bytes:
-    """GET, without redirects: an opener that knows HTTP and a proxy, and nothing else."""
+    """Return the document at a URL, fetched by GET over HTTP or HTTPS, through a proxy if one is set.
+
+    Redirects are not followed. Raise `UnusableKeys` for another status than 200 and for a document that is too large.
+    """
     opener = urllib.request.OpenerDirector()
     for handler in (urllib.request.ProxyHandler(), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler()):
         opener.add_handler(handler)
     opener.addheaders = [("User-Agent", "holdfast"), ("Accept", "application/jwk-set+json, application/json")]
     with opener.open(url, timeout=FETCH_STEP_S) as answer:
         if answer.status != 200:
-            raise UnusableKeys(f"the server answered with status {answer.status}")
+            raise UnusableKeys(f"the server returned status {answer.status}")
         parts: list[bytes] = []
         size = 0
-        # Part by part: a server that trickles is left when nobody waits any more, and a large one at the limit.
+        # Read in parts, so that a slow response is abandoned when the caller gives up, and a large one at the limit.
         while not is_given_up.is_set() and (part := answer.read1(65_536)):
             parts.append(part)
             size += len(part)
@@ -243,16 +253,19 @@ def _check_url(url: str) -> None:
     except ValueError:
         is_usable = False
     if not is_usable or not url.isascii() or not url.isprintable() or " " in url:
-        raise unusable("the URL is not usable: give http(s)://host[:port]/path, without a user name or password")
+        raise unusable("the URL is invalid; give http(s)://host[:port]/path, without a user name or password")
 
 
 def unusable(why: str) -> InvalidArgument:
-    """What was given is not shown: it may be a key, or a path that tells too much."""
+    """Return the error for the setting `jwt_keys`. It does not show the value, which may be a key or a private path."""
     return InvalidArgument(f"jwt_keys: {why}", setting="jwt_keys")
 
 
-def key_source(given: str, clock: Clock) -> KeySource:
-    """A URL, the keys themselves, or else the name of a file."""
+def make_key_source(given: str, clock: Clock) -> KeySource:
+    """Return the source for a value of `jwt_keys`: a URL, the keys themselves, or the name of a file.
+
+    Raise `InvalidArgument` for an invalid URL, and for keys or a file that contain no usable key.
+    """
     if given.lower().startswith(("http://", "https://")):
         return UrlKeys(given, clock)
     if "-----BEGIN" in given or given.lstrip().startswith("{"):
@@ -261,8 +274,8 @@ def key_source(given: str, clock: Clock) -> KeySource:
         except UnusableKeys as error:
             raise unusable(str(error)) from None
         if not keys.all:
-            raise unusable("there is no key in it that verifies signatures")
+            raise unusable("it contains no key that verifies signatures")
         return FixedKeys(keys)
     if not given.strip() or "\0" in given:
-        raise unusable("it is empty: give a PEM or JWKS file, or a JWKS URL")
+        raise unusable("the setting is empty; give a PEM or JWKS file, or a JWKS URL")
     return FileKeys(given, clock)

@@ -1,4 +1,5 @@
-"""What doors that read and write their own connections share: writing, reading, and calls without a task.
+"""Read and write the sockets of doors that own their connections, and run calls without a task.
 
-No protocol is known here. Start with `response_writer.py`.
+Knows no protocol.
+Start with `response_writer.py`.
 """

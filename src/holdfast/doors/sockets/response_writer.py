@@ -1,21 +1,22 @@
-"""The responses of one connection on their way to its caller."""
+"""Write the responses of one connection, and abort it if its caller stops reading them."""
 
 import asyncio
 
-from holdfast.doors.sockets.socket_state import untaken_bytes
+from holdfast.doors.sockets.socket_state import unacknowledged_bytes
 
-# A caller that takes nothing of its responses for this long is given up, and they with it.
+# A connection is aborted if its caller acknowledges no bytes of its responses for this long.
 UNREAD_PATIENCE_S = 30.0
-_LOOKS = 6
-# Bytes of responses that wait for the end of a read.
+# The number of checks within that time.
+_CHECKS = 6
+# The limit of responses that are collected until the end of a read.
 _MAX_COLLECTED_BYTES = 64 * 1_024
 
 
 class ResponseWriter:
-    """Writes responses.
+    """The writer of one connection's responses.
 
-    While `is_collecting`, whole responses are kept and leave by one write. `is_paused` says that the caller reads more
-    slowly than it is written to. If it then takes nothing at all for `UNREAD_PATIENCE_S`, its connection is aborted.
+    While `is_collecting`, whole responses are collected and leave in one write. `is_paused` means that the caller reads
+    more slowly than responses are written. If it then reads nothing for `UNREAD_PATIENCE_S`, its connection is aborted.
     """
 
     __slots__ = (
@@ -26,8 +27,8 @@ class ResponseWriter:
         "_loop",
         "_timer",
         "_transport",
-        "_untaken",
-        "_untaken_since_s",
+        "_unacknowledged",
+        "_unacknowledged_since_s",
         "has_aborted",
         "is_collecting",
         "is_paused",
@@ -39,28 +40,29 @@ class ResponseWriter:
         self._collected: list[bytes] = []
         self._collected_bytes = 0
         self._drains: list[asyncio.Future[None]] = []
-        # Bytes that the caller has yet to take, and since when it has taken none of them.
-        self._untaken = 0
-        self._untaken_since_s = 0.0
+        # The bytes that the caller has not acknowledged, and the time of the last acknowledgement.
+        self._unacknowledged = 0
+        self._unacknowledged_since_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_ending = False
         self.is_collecting = False
         self.is_paused = False
-        # The connection was aborted, for its caller took nothing.
+        # Whether the connection was aborted because its caller did not read.
         self.has_aborted = False
 
     def connect(self, transport: asyncio.Transport) -> None:
+        """Set the transport of the connection."""
         self._transport = transport
 
     def write(self, data: bytes) -> None:
-        """Write a part of a response."""
+        """Write part of a response."""
         assert self._transport is not None
         if self._collected:
             self.flush()
         self._transport.write(data)
 
     def write_last(self, data: bytes) -> None:
-        """Write a response, or the rest of one."""
+        """Write a whole response, or the last part of one."""
         if self.is_collecting:
             self._collected.append(data)
             self._collected_bytes += len(data)
@@ -72,16 +74,17 @@ class ResponseWriter:
 
     @property
     def unflushed_bytes(self) -> int:
-        """Return the bytes that were collected and not written yet."""
+        """Return the number of collected bytes that are not written yet."""
         return self._collected_bytes
 
     def end_collecting(self) -> None:
+        """Write the collected responses, and collect no more."""
         self.is_collecting = False
         if self._collected:
             self.flush()
 
     def flush(self) -> None:
-        """Write the responses that were collected."""
+        """Write the collected responses."""
         collected = self._collected
         if not collected:
             return
@@ -92,10 +95,12 @@ class ResponseWriter:
         self._transport.write(data)
 
     def pause(self) -> None:
+        """Note that the transport's buffer is full."""
         self.is_paused = True
-        self._be_patient()
+        self._start_patience()
 
     def resume(self) -> None:
+        """Note that the transport takes more, and wake those who wait for it."""
         self.is_paused = False
         drains, self._drains = self._drains, []
         for each in drains:
@@ -103,7 +108,7 @@ class ResponseWriter:
                 each.set_result(None)
 
     async def drained(self) -> None:
-        """Wait until the connection takes more, or is lost."""
+        """Wait until the connection takes more bytes, or is lost."""
         while self.is_paused:
             drain: asyncio.Future[None] = self._loop.create_future()
             self._drains.append(drain)
@@ -112,40 +117,40 @@ class ResponseWriter:
     # --- The end -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the connection once the caller has taken everything, or has taken nothing for too long."""
+        """Close the connection once the caller has received everything, or abort it if the caller does not read."""
         assert self._transport is not None
         self._is_ending = True
         self._transport.close()
         if self._transport.get_write_buffer_size():
-            self._be_patient()
+            self._start_patience()
 
     def stop(self) -> None:
-        """Let go of those who wait for the caller: the connection is lost."""
+        """Stop the timer and wake those who wait in `drained`: the connection is lost."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._is_ending = False
         self.resume()
 
-    def _be_patient(self) -> None:
-        """Begin the time that the caller has: it has just taken something, or its last response was written."""
+    def _start_patience(self) -> None:
+        """Start the caller's time to read: bytes were just acknowledged, or the last response was written."""
         assert self._transport is not None
-        self._untaken = untaken_bytes(self._transport)
-        self._untaken_since_s = self._loop.time()
+        self._unacknowledged = unacknowledged_bytes(self._transport)
+        self._unacknowledged_since_s = self._loop.time()
         if self._timer is None:
-            self._timer = self._loop.call_later(UNREAD_PATIENCE_S / _LOOKS, self._look)
+            self._timer = self._loop.call_later(UNREAD_PATIENCE_S / _CHECKS, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         if not self.is_paused and not self._is_ending:
             return
         assert self._transport is not None
-        now_s, untaken = self._loop.time(), untaken_bytes(self._transport)
-        if untaken < self._untaken:
-            self._untaken_since_s = now_s
-        elif now_s - self._untaken_since_s >= UNREAD_PATIENCE_S:
+        now_s, unacknowledged = self._loop.time(), unacknowledged_bytes(self._transport)
+        if unacknowledged < self._unacknowledged:
+            self._unacknowledged_since_s = now_s
+        elif now_s - self._unacknowledged_since_s >= UNREAD_PATIENCE_S:
             self.has_aborted = True
             self._transport.abort()
             return
-        self._untaken = untaken
-        self._timer = self._loop.call_later(UNREAD_PATIENCE_S / _LOOKS, self._look)
+        self._unacknowledged = unacknowledged
+        self._timer = self._loop.call_later(UNREAD_PATIENCE_S / _CHECKS, self._check)

@@ -1,20 +1,20 @@
-"""Whether the socket of a connection is read."""
+"""Pause and resume reading from the socket of a connection."""
 
 import asyncio
 from collections.abc import Callable
 
 from holdfast.doors.sockets.socket_state import has_left
 
-# Between two looks whether a caller is still there.
-LOOK_S = 1.0
+# The interval of the checks whether a caller has left.
+CHECK_S = 1.0
 
 
 class SocketReading:
-    """Stops reading a socket, and goes on.
+    """The switch that pauses and resumes reading from a socket.
 
-    A socket that is not read does not tell of its end. So while it is not, and `is_watched` says that the call under
-    way must end when its caller leaves, the operating system is asked now and then, and the connection of a caller
-    that has left is aborted.
+    The event loop does not report the end of a connection while reading is paused. If `is_watched` then says that the
+    current call must end when its caller leaves, the operating system is asked every `CHECK_S` seconds, and the
+    connection of a caller that has left is aborted.
     """
 
     __slots__ = ("_is_watched", "_loop", "_timer", "_transport", "has_aborted", "is_paused")
@@ -25,13 +25,15 @@ class SocketReading:
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.is_paused = False
-        # The connection was aborted, for its caller has left.
+        # Whether the connection was aborted because its caller has left.
         self.has_aborted = False
 
     def connect(self, transport: asyncio.Transport) -> None:
+        """Set the transport of the connection."""
         self._transport = transport
 
     def pause(self) -> None:
+        """Stop reading from the socket."""
         if not self.is_paused:
             assert self._transport is not None
             self.is_paused = True
@@ -39,17 +41,18 @@ class SocketReading:
             self.watch()
 
     def resume(self) -> None:
+        """Read from the socket again."""
         if self.is_paused:
             assert self._transport is not None
             self.is_paused = False
             self._transport.resume_reading()
 
     def watch(self) -> None:
-        """Look for the end of the connection, if that is needed. To be called when a call begins to be watched."""
+        """Check regularly whether the caller has left, while that is needed. Call this when a call becomes watched."""
         if self.is_paused and self._timer is None and self._is_watched():
-            self._timer = self._loop.call_later(LOOK_S, self._look)
+            self._timer = self._loop.call_later(CHECK_S, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         assert self._transport is not None
         if self.is_paused and self._is_watched() and has_left(self._transport):
@@ -59,7 +62,7 @@ class SocketReading:
             self.watch()
 
     def stop(self) -> None:
-        """Forget the connection: it is lost."""
+        """Stop checking: the connection is lost."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Questions to the operating system about a connection that its event loop does not answer."""
+"""Ask the operating system for facts about a connection that its event loop does not know."""
 
 import asyncio
 import fcntl
@@ -6,12 +6,12 @@ import select
 import struct
 import termios
 
-# The caller sends no more. Systems without this flag tell of it by one that is always reported.
+# The event that the caller has closed its side. Systems without this flag report it by an event that is always polled.
 _HAS_LEFT = getattr(select, "POLLRDHUP", 0)
 
 
 def has_left(transport: asyncio.BaseTransport) -> bool:
-    """Return whether the caller has closed a connection that may not be read at the moment."""
+    """Return whether the caller has closed the connection. This works while reading from it is paused."""
     number = _socket_number(transport)
     if number is None:
         return False
@@ -20,11 +20,11 @@ def has_left(transport: asyncio.BaseTransport) -> bool:
     return bool(poll.poll(0))
 
 
-def untaken_bytes(transport: asyncio.WriteTransport) -> int:
-    """Return the bytes that were written and that the caller's system has not acknowledged.
+def unacknowledged_bytes(transport: asyncio.WriteTransport) -> int:
+    """Return the number of written bytes that the caller's system has not acknowledged.
 
     The transport's own buffer is not enough: the system takes a megabyte or more from it at a time, so a caller that
-    reads slowly would seem to read nothing for minutes.
+    reads slowly would appear to read nothing for minutes.
     """
     own = transport.get_write_buffer_size()
     number = _socket_number(transport)
@@ -32,7 +32,7 @@ def untaken_bytes(transport: asyncio.WriteTransport) -> int:
         return own
     try:
         [unsent] = struct.unpack("i", fcntl.ioctl(number, termios.TIOCOUTQ, struct.pack("i", 0)))
-    except OSError:  # a system that does not tell
+    except OSError:  # the system does not support this query
         return own
     return own + int(unsent)
 

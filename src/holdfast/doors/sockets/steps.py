@@ -1,7 +1,7 @@
-"""Waiting only for what has to be waited for.
+"""Run an awaitable up to its first wait, and avoid a timer or a task if it never waits.
 
-Most of what a call awaits ends in its first step: its body came with its headers, its claim finds something. A timer or
-a task beside it is made only for what does not.
+Most awaitables of a call finish in their first step: the body arrived together with the headers, or the claim finds a
+message. Only the others need a timer or a task.
 """
 
 from collections.abc import Awaitable, Coroutine, Generator
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class RemainingSteps(Generic[T]):
-    """The rest of something awaited whose first step was taken."""
+    """The remaining steps of an awaitable whose first step was taken."""
 
     __slots__ = ("_step", "_waits_for")
 
@@ -28,20 +28,23 @@ class RemainingSteps(Generic[T]):
             except BaseException as error:
                 interruption = error
             try:
-                # Into the step, where whoever waits lets go of what it waits for: it may wait again, or end well.
+                # The step handles the interruption itself: it may clean up and end, or wait again.
                 waits_for = self._step.send(None) if interruption is None else self._step.throw(interruption)
             except StopIteration as done:
                 result: T = done.value
                 return result
             finally:
-                # An error that ends the step leads back to this frame.
+                # Avoids a reference cycle: the traceback of an error that ends the step refers to this frame.
                 interruption = None
 
     async def wait(self) -> T:
+        """Return the result once all steps are done."""
         return await self
 
 
 class StepsDone(Generic[T]):
+    """The result of an awaitable that finished in its first step."""
+
     __slots__ = ("value",)
 
     def __init__(self, value: T) -> None:
@@ -49,7 +52,7 @@ class StepsDone(Generic[T]):
 
 
 def begin(work: Awaitable[T]) -> StepsDone[T] | RemainingSteps[T]:
-    """Take the first step: the result, or what is left to be awaited."""
+    """Take the first step of an awaitable. Return its result, or its remaining steps if it has to wait."""
     step = work.__await__()
     try:
         waits_for = next(step)

@@ -5,7 +5,7 @@ from holdfast.doors.http.app import HttpDoor
 from holdfast.doors.http.calls import limits_for
 from holdfast.doors.http.health import FramedOffer, Health
 from holdfast.doors.http.hosts import ANY_HOST, Hosts
-from holdfast.doors.http.routes import make_rest
+from holdfast.doors.http.routes import make_fallback
 from holdfast.doors.identity import Identity, ScraperIdentity, make_identity
 from holdfast.server.doors.backend import Backend, DoorTelemetry
 from holdfast.server.settings import Settings
@@ -62,5 +62,5 @@ def make_door(
         observer=telemetry.metrics,
         tracing=telemetry.tracing,
         drain=drain,
-        rest=make_rest(health),
+        fallback=make_fallback(health),
     )

@@ -1,5 +1,5 @@
-"""The Cap'n Proto schema, and its stream as both sides read and write it.
+"""Define the Cap'n Proto schema and the byte stream that its door and its client share.
 
-Only what needs the extra `capnp` imports this package's `schema.py`.
-Start with `holdfast.capnp`.
+Importing `schema.py` or `stream.py` requires the extra `capnp`; only code that needs it may do so.
+Start with `holdfast.capnp`, then `schema.py` and `stream.py`.
 """

@@ -1,4 +1,4 @@
-"""The operations that Cap'n Proto carries by name: arguments and answers as JSON, in the method `operate`."""
+"""Encode and decode the arguments and results of operations that Cap'n Proto carries by name, in `operate`, as JSON."""
 
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
@@ -16,9 +16,11 @@ A = TypeVar("A")
 
 
 class CapnpBinding(Generic[R, A]):
+    """The JSON arguments and result of one operation."""
+
     def __init__(self, operation: Operation[R, A]) -> None:
         request: Any = operation.request
-        # This wire knows no end of a journal's range.
+        # This wire does not support the end of a journal range.
         apart = ("until",) if request is JournalRequest else ()
         self._binding = ArgumentsBinding(operation, {}, apart)
         self._arguments_decoder = msgspec.json.Decoder(self._binding.arguments_type)
@@ -27,28 +29,30 @@ class CapnpBinding(Generic[R, A]):
     # --- The client's side -------------------------------------------------------------------------------------------
 
     def write(self, request: R) -> bytes:
+        """Encode a request."""
         if not self._binding.has_arguments:
             return b""
         return msgspec.json.encode(self._binding.arguments(request))
 
     def read_answer(self, data: bytes) -> A:
-        """Raise `msgspec.DecodeError` for anything but the answer's document."""
+        """Decode a result. Raise `msgspec.DecodeError` for any other document."""
         return self._binding.answer(self._answer_decoder.decode(data))
 
     # --- The door's side ---------------------------------------------------------------------------------------------
 
     def read(self, data: bytes, ref: QueueRef) -> R:
-        """Raise `msgspec.DecodeError` for anything but the arguments' document, `InvalidArgument` for a wrong value.
+        """Decode a request to the queue `ref`.
 
-        `ref` is the queue of the call.
+        Raise `msgspec.DecodeError` for another document and `InvalidArgument` for a wrong value.
         """
         return self._binding.request(self._arguments_decoder.decode(data or b"{}"), ref)
 
     def write_answer(self, answer: A) -> bytes:
+        """Encode a result."""
         return msgspec.json.encode(self._binding.document(answer))
 
 
-# By the name of the operation.
+# Keys are operation names.
 CAPNP_BINDINGS: Mapping[str, CapnpBinding[Any, Any]] = {
     name: CapnpBinding(operation) for name, operation in OPERATIONS.items() if operation.is_by_name
 }

@@ -1,16 +1,16 @@
 @0xd1c7f0a3e5b94826;
 # Holdfast over Cap'n Proto RPC, version 1.
 #
-# The bootstrap capability of a connection is `Queues`. Fields are only ever added, at the end: a client may leave out
-# what it does not know, and ignores what it has not heard of. What is left out (no pointer, an empty text, 0 where 0
-# says so) has its usual value. Instants are milliseconds since 1970, durations are milliseconds.
+# The bootstrap capability of a connection is `Queues`. New fields are only added at the end of a struct: a client may
+# omit fields, and ignores fields that it does not know. An omitted field (a null pointer, an empty text, or 0 where a
+# comment says so) has its default value. Instants are milliseconds since 1970 (UTC), durations are milliseconds.
 #
-# Each answer has an `error`; where there is none, the call was carried out. No call fails in any other way, but for a
-# connection that is lost.
+# Each result has an `error`. If it is null, the call was carried out. Calls fail in no other way, except when the
+# connection is lost.
 
 const version :UInt16 = 1;
 
-# Wait until the caller leaves.
+# Wait without a limit, until the caller leaves.
 const forEver :UInt32 = 0xffffffff;
 
 interface Queues {
@@ -22,16 +22,16 @@ interface Queues {
   nack @5 Nack -> Settled;
   release @6 Release -> Settled;
 
-  # Several verdicts at once, each answered by a result of its own.
+  # Carries out several verdicts. Each has its own result.
   settle @7 Settle -> Settled;
 
-  # Who is calling, from now on and on this connection. Needed where the server asks for tokens.
+  # Sets the token of all following calls on this connection. Required if the server needs a token.
   authenticate @8 (token :Text) -> (error :Error);
 
-  # What this server speaks.
+  # Returns the protocol version and the name of the server.
   hello @9 () -> (version :UInt16, server :Text);
 
-  # Of a poll that waits, by its ticket: it is answered at once, with what it has.
+  # Ends the waiting poll with this ticket. The poll returns at once, with the messages that it has.
   leave @10 (ticket :UInt64) -> ();
 
   createQueue @11 CreateQueue -> (error :Error);
@@ -39,13 +39,13 @@ interface Queues {
   listQueues @13 (tenant :Text) -> (queues :List(QueueStats), error :Error);
   stats @14 (ref :QueueRef) -> (stats :QueueStats, error :Error);
 
-  # Part of a payload that a poll with `streams` left where it is.
+  # Returns part of a payload that a poll with `streams` omitted.
   readPart @15 ReadPart -> (data :Data, total :UInt64, correlationId :Text, error :Error);
 
-  # A message whose payload comes bit by bit.
+  # Enqueues a message whose payload is sent in parts.
   upload @16 Upload -> (sink :Sink, error :Error);
 
-  # Everything else an operator may do, by name; arguments and answer are JSON documents.
+  # Carries out any other operation by name. Its arguments and its result (`answer`) are JSON documents.
   operate @17 Operate -> (answer :Data, error :Error);
 }
 
@@ -55,19 +55,19 @@ interface Sink {
   abandon @2 () -> ();
 }
 
-# Left out: the queue `default` of the caller's own tenant. Each half may be left out by itself.
+# The default is the queue `default` of the caller's own tenant. Each field may be omitted separately.
 struct QueueRef {
   tenant @0 :Text;
   queue @1 :Text;
 }
 
 struct Error {
-  # invalid_argument, stale_lease, rate_limited, ...
+  # For example invalid_argument, stale_lease or rate_limited.
   code @0 :Text;
   message @1 :Text;
-  # What there is to say besides, a JSON document: {"field": "limit"}
+  # Further facts as a JSON document, for example {"field": "limit"}.
   facts @2 :Data;
-  # 0: asking again would not help.
+  # The time to wait before a retry. 0: a retry would not help.
   retryAfterMs @3 :UInt64;
 }
 
@@ -76,9 +76,9 @@ struct Header {
   value @1 :Text;
 }
 
-# Of the call, not of a message.
+# The correlation id and the trace of a call.
 struct Context {
-  # For messages that have none of their own.
+  # Used for messages that have none of their own.
   correlationId @0 :Text;
   traceparent @1 :Text;
   tracestate @2 :Text;
@@ -88,15 +88,15 @@ struct Context {
 
 struct Add {
   ref @0 :QueueRef;
-  # The payloads. All are taken, or none.
+  # The payloads. Either all are enqueued or none.
   items @1 :List(Data);
-  # None; one for all items; or one for each.
+  # No element, one for all items, or one for each item.
   options @2 :List(Options);
   context @3 :Context;
 }
 
 enum Form {
-  # As the content type says.
+  # Decided by the content type.
   typed @0;
   json @1;
   bytes @2;
@@ -107,11 +107,11 @@ struct Options {
   delayMs @1 :UInt64;
   # -1: not given.
   deliverAt @2 :Int64 = -1;
-  # 0: the queue's.
+  # 0: the TTL of the queue.
   ttlMs @3 :UInt64;
-  # -1: the queue's.
+  # -1: the maximum of the queue.
   maxRetries @4 :Int32 = -1;
-  # Of two messages with the same key only the first is taken.
+  # Idempotency key: of several messages with the same key only the first is enqueued.
   key @5 :Text;
   group @6 :Text;
   contentType @7 :Text;
@@ -121,12 +121,12 @@ struct Options {
 }
 
 struct Added {
-  # In the order of the items: 16 bytes each, and the same as numbers.
+  # In the order of the items: ids of 16 bytes, and the same ids as numbers.
   ids @0 :List(Data);
   snowflakes @1 :List(UInt64);
-  # Empty: no item was a duplicate.
+  # Empty if no item was a duplicate.
   duplicates @2 :List(Bool);
-  # Empty: each message's is its id.
+  # Empty if the correlation id of each message is its id.
   correlationIds @3 :List(Text);
   error @4 :Error;
 }
@@ -141,29 +141,29 @@ struct Upload {
 
 struct Poll {
   ref @0 :QueueRef;
-  # 0: one.
+  # The maximum number of messages. 0 means 1.
   numItems @1 :UInt16;
-  # 0: do not wait; `forEver`: until the caller leaves.
+  # 0: do not wait. `forEver`: wait until the caller leaves.
   waitMs @2 :UInt32;
-  # 0: the queue's.
+  # 0: the lease of the queue.
   leaseMs @3 :UInt64;
   owner @4 :Text;
   withState @5 :Bool;
-  # Large payloads stay where they are: `readPart`.
+  # Omit large payloads, to be read by `readPart`.
   streams @6 :Bool;
-  # A number of the caller's own, for `leave`.
+  # A number chosen by the caller, for `leave`. 0: none.
   ticket @7 :UInt64;
-  # A claim that is kept under a number.
+  # A ledger claim: the consumer and the number under which the claim is kept.
   consumer @8 :Text;
   number @9 :Int64 = -1;
-  # Of earlier deliveries; with any, the poll does not wait.
+  # Verdicts on earlier deliveries. A poll with verdicts does not wait.
   verdicts @10 :List(Verdict);
   context @11 :Context;
 }
 
 struct Polled {
   messages @0 :List(Message);
-  # Of the verdicts, in their order.
+  # The results of the verdicts, in the same order.
   results @1 :List(Result);
   error @2 :Error;
 }
@@ -171,11 +171,11 @@ struct Polled {
 struct Message {
   id @0 :Data;
   contents @1 :Data;
-  # Proves the lease.
+  # The proof of the lease.
   receipt @2 :Text;
   snowflake @3 :UInt64;
   attempt @4 :UInt32;
-  # Rises with each claim of the message.
+  # Increases with each claim of the message.
   version @5 :UInt64;
   priority @6 :UInt8;
   enqueuedAt @7 :UInt64;
@@ -187,7 +187,7 @@ struct Message {
   isJson @13 :Bool;
   # With `withState`: a JSON document {document, etag, progress}.
   state @14 :Data;
-  # With `streams`: the payload is elsewhere, and `contents` empty.
+  # With `streams`, for a large payload: `contents` is empty, and these are the length and the CRC-32 of the payload.
   payloadBytes @15 :UInt64;
   payloadCrc32 @16 :UInt32;
   isApart @17 :Bool;
@@ -201,7 +201,7 @@ struct ReadPart {
 }
 
 # --- Verdicts ------------------------------------------------------------------------------------------------------
-# By receipt. By messageId alone (16 bytes), for whoever claimed it under the same name.
+# A message is named by its receipt, or by messageId alone (16 bytes) if the caller has the identity that claimed it.
 
 struct Ack {
   ref @0 :QueueRef;
@@ -212,7 +212,7 @@ struct Ack {
 struct Extend {
   ref @0 :QueueRef;
   messageId @1 :Data;
-  # From now. 0: the queue's.
+  # The new lease, counted from now. 0: the lease of the queue.
   extendMs @2 :UInt32;
   receipt @3 :Text;
 }
@@ -228,11 +228,11 @@ struct Nack {
   messageId @1 :Data;
   receipt @2 :Text;
   error @3 :Text;
-  # -1: as the queue's retries have it.
+  # The delay before the retry. -1: the backoff of the queue.
   delayMs @4 :Int64 = -1;
-  # Does not use up a retry.
+  # Do not count this as a failure.
   defer @5 :Bool;
-  # No more retries.
+  # Do not retry: move the message to the dead letters.
   final @6 :Bool;
 }
 
@@ -248,7 +248,7 @@ enum Kind {
   release @2;
   extend @3;
   remove @4;
-  # Of a delivery that its caller never saw: as if it had not been claimed.
+  # Returns a delivery that its caller never received, as if it had not been claimed.
   unsend @5;
 }
 
@@ -261,7 +261,7 @@ struct Verdict {
   defer @5 :Bool;
   final @6 :Bool;
   leaseMs @7 :UInt64;
-  # With final: the caller's own retries are used up, so the dead letter's reason is `retries`.
+  # With `final`: the caller has used up its own retries, so the reason of the dead letter is `retries`.
   exhausted @8 :Bool;
 }
 
@@ -275,11 +275,11 @@ struct Result {
   id @0 :Data;
   snowflake @1 :UInt64;
   ok @2 :Bool;
-  # Left out: the message is gone, and this with it.
+  # Empty if the message no longer exists.
   correlationId @3 :Text;
-  # A code.
+  # An error code; empty on success.
   error @4 :Text;
-  # ready, in_flight, succeeded, failed
+  # The new state: ready, in_flight, succeeded or failed.
   state @5 :Text;
   retryAt @6 :Int64 = -1;
   leaseExpiresAt @7 :Int64 = -1;
@@ -294,13 +294,13 @@ struct Settled {
 
 struct CreateQueue {
   ref @0 :QueueRef;
-  # The fields of its policy that are not as usual, a JSON document. Of a queue that exists they are changed.
+  # The policy fields to set, as a JSON object. Other fields keep their values, or their defaults in a new queue.
   policy @1 :Data;
 }
 
 struct DeleteQueue {
   ref @0 :QueueRef;
-  # What is in flight may be settled for so long. -1: 30 s.
+  # How long messages in flight may still be settled. -1: 30 s.
   forceAfterMs @1 :Int64 = -1;
 }
 

@@ -1,6 +1,6 @@
-"""Cap'n Proto: the schema, and the library's event loop beside asyncio's.
+"""The Cap'n Proto schema, its errors, and pycapnp's event loop beside asyncio's.
 
-Whoever imports this loads pycapnp, an extra: `pip install 'holdfast[capnp]'`.
+Importing this module loads pycapnp, which is an extra: `pip install 'holdfast[capnp]'`.
 """
 
 import asyncio
@@ -30,13 +30,15 @@ FOR_EVER: int = SCHEMA.forEver
 
 @dataclass(slots=True)
 class _Running:
+    """A pycapnp loop that this module started, and the number of its users."""
+
     stack: AsyncExitStack
     users: int = 0
 
 
 @dataclass(slots=True)
 class _Loops:
-    """The asyncio loops that have one of the library's running beside them, by us."""
+    """The asyncio loops beside which this module has started a pycapnp loop."""
 
     running: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Running]" = field(default_factory=WeakKeyDictionary)
 
@@ -46,33 +48,34 @@ _loops = _Loops()
 
 @asynccontextmanager
 async def kj_loop() -> AsyncIterator[None]:
-    """The library's loop on the running one, as long as anybody uses it here.
+    """Run pycapnp's loop on the running asyncio loop until its last user leaves this context.
 
-    There can be one alone: a door and its clients may share a loop, and a program may have begun one of its own, which
-    then serves us too.
+    An asyncio loop can have only one. A door and its clients share it, and if the program has already started one, that
+    one is used.
     """
     loop = asyncio.get_running_loop()
-    ours = _loops.running.get(loop)
-    if ours is None:
-        if hasattr(loop, "_kj_loop"):  # the program's own
+    running = _loops.running.get(loop)
+    if running is None:
+        if hasattr(loop, "_kj_loop"):  # the program started one itself
             yield
             return
-        ours = _loops.running[loop] = _Running(AsyncExitStack())
-        await ours.stack.enter_async_context(capnp.kj_loop())
-    ours.users += 1
+        running = _loops.running[loop] = _Running(AsyncExitStack())
+        await running.stack.enter_async_context(capnp.kj_loop())
+    running.users += 1
     try:
         yield
     finally:
-        ours.users -= 1
-        if not ours.users:
+        running.users -= 1
+        if not running.users:
             del _loops.running[loop]
-            await ours.stack.aclose()
+            await running.stack.aclose()
 
 
 # --- Errors --------------------------------------------------------------------------------------------------------
 
 
 def write_error(builder: Any, error: HoldfastError) -> None:
+    """Write an error into the schema's `Error`."""
     builder.code = error.code
     builder.message = error.message
     facts = {name: _plain(value) for name, value in error.facts.items() if name != "retry_after_ms"}
@@ -82,10 +85,11 @@ def write_error(builder: Any, error: HoldfastError) -> None:
 
 
 def read_error(reader: Any) -> HoldfastError:
+    """Return the error in the schema's `Error`. Facts that cannot be decoded are dropped."""
     try:
         facts = _facts.decode(bytes(reader.facts) or b"{}")
     except msgspec.DecodeError:
-        facts = {}  # what cannot be read says nothing; the code and the message stand
+        facts = {}
     if reader.retryAfterMs:
         facts["retry_after_ms"] = reader.retryAfterMs
     return ERRORS_BY_CODE.get(reader.code, Internal)(reader.message, **facts)

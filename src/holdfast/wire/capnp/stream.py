@@ -1,8 +1,8 @@
-"""A connection as pycapnp reads and writes it, with a hand on what passes.
+"""A connection that stands between a socket and pycapnp, and controls what each of them sees.
 
-The library's own stream is given a transport of ours. So a frame reaches the library only when it is whole and within
-limits, many answers leave in one write, and the end of a connection is told in the one way that the library survives:
-it follows a null pointer when a connection ends while it is not reading, which any caller could bring about.
+pycapnp's own stream gets our transport instead of the socket's. A frame therefore reaches pycapnp only when it is whole
+and within limits, several responses leave in one write, and the end of a connection is reported in the only way that
+pycapnp survives: it follows a null pointer if a connection ends while it is not reading, which any caller could cause.
 """
 
 import asyncio
@@ -16,17 +16,21 @@ from capnp.lib import capnp as library
 
 from holdfast.wire.capnp.frames import Frames, Malformed
 
-# What has come and was not read yet: beyond this the connection is not read.
-_MOST_UNREAD = 1 << 20
-_BYTES_PER_S = 4_096
-# A peer that is gone without a word is noticed after about a minute.
+# Reading from the socket pauses while more received bytes than this wait for pycapnp.
+_MAX_UNREAD_BYTES = 1 << 20
+# The lowest rate at which a message may arrive.
+_MIN_BYTES_PER_S = 4_096
+# A peer that vanished without closing the connection is noticed after about a minute.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-# An answer is written in the next turns of the loop, if it is.
+# pycapnp writes a response in the next turns of the loop. One not written within this time was dropped.
 _DROPPED_S = 1.0
 
 
 class Stream(asyncio.Protocol):
-    """One connection. `begun` is called with the stream when it is there, `ended` once, with why it is gone."""
+    """One connection.
+
+    `begun` is called with the stream when the connection is made, and `ended` once, with the reason, when it is lost.
+    """
 
     def __init__(
         self,
@@ -37,14 +41,18 @@ class Stream(asyncio.Protocol):
         patience_s: float | None = None,
         hold_back: Callable[[bytes], bool] | None = None,
     ) -> None:
-        """`patience_s`: a message must go on arriving, or its connection is closed. `hold_back` is given what was read
-        before anybody else, and returns whether it keeps that, to `take` it later."""
+        """Create the protocol of one connection.
+
+        With `patience_s`, a connection is closed if a message arrives too slowly over that time. `hold_back` is called
+        first with all received bytes. If it returns True, it has kept them, and passes them to `take` later.
+        """
         self._frames = frames
         self._patience_s = patience_s
-        # While a message is on its way: when it is looked at, and what had come of all by the last time.
-        self._looking: asyncio.TimerHandle | None = None
-        self._received = 0
-        self._received_then = 0
+        # While a message is incomplete: the timer of the next check of its rate. The counts are all bytes received so
+        # far, and those at the previous check.
+        self._rate_check: asyncio.TimerHandle | None = None
+        self._received_bytes = 0
+        self._received_bytes_before = 0
         self._hold_back = hold_back
         self._is_socket_held = False
         self._begun = begun
@@ -59,17 +67,17 @@ class Stream(asyncio.Protocol):
         self.is_read_paused = False
         self._is_over = False
         self._closes_after_flush = False
-        # Answers that must be known to have left, in the order in which they were written (the last ones were not yet).
+        # Responses that are waiting to be sent completely, in the order of writing. The last ones may not be written.
         self._held: list[_Held] = []
-        self._is_watched = False
-        # Bytes given to the transport so far.
+        self._has_write_limit = False
+        # Bytes passed to the transport so far.
         self._written = 0
 
-    # --- Of the connection -------------------------------------------------------------------------------------
+    # --- Called by the event loop ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        _notice_silence(transport.get_extra_info("socket"))
+        _enable_keepalive(transport.get_extra_info("socket"))
         self._protocol = library._PyAsyncIoStreamProtocol()
         self._protocol.connection_made(_Side(self))
         self.io = capnp.AsyncIoStream()
@@ -82,10 +90,10 @@ class Stream(asyncio.Protocol):
         self.take(data)
 
     def take(self, data: bytes) -> None:
-        """Read what has come, in the order in which it came."""
+        """Process received bytes, in the order in which they arrived."""
         if self._is_over:
             return
-        self._received += len(data)
+        self._received_bytes += len(data)
         try:
             whole = self._frames.take(data)
         except Malformed as error:
@@ -95,14 +103,15 @@ class Stream(asyncio.Protocol):
             self._watch_arrival(self._patience_s)
         if self._is_wanted and not self._unread and not self._is_feeding:
             whole = self._hand_over(whole)
-            if not whole and not self._frames.is_full:  # as it mostly is: there is nothing to balance
+            # Usually everything was handed over, so reading need not pause.
+            if not whole and not self._frames.is_full:
                 return
         self._unread += whole
         self._feed()
         self._balance()
 
     def _hand_over(self, whole: bytes) -> bytes:
-        """All that the library has room for; what is left."""
+        """Pass pycapnp as many bytes as it has room for, and return the rest."""
         if not whole:
             return whole
         room = self._protocol.get_buffer(-1)
@@ -112,25 +121,26 @@ class Stream(asyncio.Protocol):
         return whole[taken:]
 
     def _watch_arrival(self, patience_s: float) -> None:
-        if self._frames.is_between:
-            if self._looking is not None:
-                self._looking.cancel()
-                self._looking = None
-        elif self._looking is None:
-            self._received_then = self._received
-            self._looking = self._loop.call_later(patience_s, self._look, patience_s)
+        if self._frames.is_between_frames:
+            if self._rate_check is not None:
+                self._rate_check.cancel()
+                self._rate_check = None
+        elif self._rate_check is None:
+            self._received_bytes_before = self._received_bytes
+            self._rate_check = self._loop.call_later(patience_s, self._check_rate, patience_s)
 
-    def _look(self, patience_s: float) -> None:
-        self._looking = None
-        # Of a connection that we do not read nothing can arrive.
-        if self._received - self._received_then < patience_s * _BYTES_PER_S and not self.is_read_paused:
-            self.cut_off(Malformed(f"a message that does not arrive: less than {_BYTES_PER_S} bytes a second"))
+    def _check_rate(self, patience_s: float) -> None:
+        self._rate_check = None
+        arrived = self._received_bytes - self._received_bytes_before
+        # Nothing can arrive while this side has paused reading.
+        if arrived < patience_s * _MIN_BYTES_PER_S and not self.is_read_paused:
+            self.cut_off(Malformed(f"a message arrives too slowly: less than {_MIN_BYTES_PER_S} bytes per second"))
         else:
             self._watch_arrival(patience_s)
 
     def eof_received(self) -> bool:
-        """A side that sends no more calls no more, and drops what it waited for."""
-        is_whole = self._frames.is_between
+        """End the connection: a side that sends no more makes no more calls, and drops those it waited for."""
+        is_whole = self._frames.is_between_frames
         self._end(None if is_whole else Malformed("the connection ended in the middle of a message"))
         return False
 
@@ -149,61 +159,66 @@ class Stream(asyncio.Protocol):
         self._loop.call_later(_DROPPED_S, self._give_back_dropped)
         self._balance()
 
-    # --- For its owner -----------------------------------------------------------------------------------------
+    # --- Called by its owner -----------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
+        """Return whether the connection is lost."""
         return self._is_over
 
     def peer(self) -> asyncio.BaseTransport:
+        """Return the transport of the connection."""
         assert self._transport is not None
         return self._transport
 
     def hold(self, mark: bytes, give_back: Callable[[], None]) -> None:
-        """Of an answer that the library is about to write, and that has `mark` in it and no other has: `give_back` is
-        called if the connection is lost before it left, or if it is not written at all because its caller let go of
-        it."""
+        """Watch a response that pycapnp is about to write, until all its bytes have been sent.
+
+        `mark` is a byte string that occurs in this response and in no other. `give_back` is called if the connection is
+        lost before the response was sent, or if pycapnp never writes it because the caller has cancelled its call.
+        """
         if self._is_over:
             give_back()
             return
         self._held.append(_Held(mark, give_back))
         self._loop.call_later(_DROPPED_S, self._give_back_dropped)
-        if not self._is_watched and self._transport is not None:
-            self._is_watched = True
-            # TLS would take a limit of nothing for reached when there is nothing, and never write again.
+        if not self._has_write_limit and self._transport is not None:
+            self._has_write_limit = True
+            # With TLS a limit of 0 would count as reached while the buffer is empty, and writing would never resume.
             is_tls = self._transport.get_extra_info("ssl_object") is not None
             self._transport.set_write_buffer_limits(high=1 if is_tls else 0)
 
     def hold_socket(self, *, is_held: bool) -> None:
-        """Stop reading the socket, or go on."""
+        """Pause or resume reading from the socket."""
         if is_held != self._is_socket_held:
             self._is_socket_held = is_held
             self._balance()
 
     def cut_off(self, error: Exception | None) -> None:
-        """At once, whatever is under way."""
+        """Abort the connection at once. `error` is the reason that `ended` gets."""
         transport = self._transport
         self._end(error)
         if transport is not None:
             transport.abort()
 
     def close(self) -> None:
-        """After what was written has left."""
+        """Close the connection once all written bytes have been sent."""
         if self._transport is None or self._is_over:
             return
         self._closes_after_flush = True
         self._flush()
 
-    # --- Of the library ----------------------------------------------------------------------------------------
+    # --- Called by pycapnp, through `_Side` --------------------------------------------------------------------
 
     def want(self, is_wanted: bool) -> None:
+        """Note whether pycapnp wants to read, and pass it the bytes that wait for it."""
         self._is_wanted = is_wanted
         if is_wanted:
             self._feed()
             self._balance()
 
     def write(self, data: bytes) -> None:
-        """Kept until this turn of the loop is over: what is answered together leaves together."""
+        """Collect bytes until this turn of the loop ends, so that its responses leave in one write."""
         if not self._outbox:
             self._loop.call_soon(self._flush)
         self._outbox.append(data)
@@ -222,11 +237,14 @@ class Stream(asyncio.Protocol):
         self._is_feeding = False
 
     def _balance(self) -> None:
-        """Whoever does not read its answers, or sends faster than it is served, is not read."""
+        """Pause reading from a peer that does not read its responses or sends faster than it is served."""
         if self._transport is None or self._transport.is_closing():
             return
         is_full = (
-            self._is_write_paused or self._is_socket_held or len(self._unread) > _MOST_UNREAD or self._frames.is_full
+            self._is_write_paused
+            or self._is_socket_held
+            or len(self._unread) > _MAX_UNREAD_BYTES
+            or self._frames.is_full
         )
         if is_full and not self.is_read_paused:
             self.is_read_paused = True
@@ -242,9 +260,9 @@ class Stream(asyncio.Protocol):
         if self._outbox:
             data = b"".join(self._outbox)
             self._outbox.clear()
-            # All pieces of a message are among these: the library hands them over in one go.
+            # pycapnp writes all pieces of a message in the same turn of the loop, so `data` has only whole frames.
             self._written += len(data)
-            self._frames.note_answered(data)
+            self._frames.note_sent(data)
             if self.is_read_paused:
                 self._balance()
             for held in self._held:
@@ -261,7 +279,7 @@ class Stream(asyncio.Protocol):
             self._held = [each for each in self._held if each.ends_at is None or each.ends_at > sent]
 
     def _give_back_dropped(self) -> None:
-        """What was to be written long ago, with nothing in its way, will not be."""
+        """Give back responses that pycapnp has not written although nothing stopped it: their callers cancelled."""
         if self._is_over or self._is_write_paused:
             return
         at = self._loop.time()
@@ -277,8 +295,8 @@ class Stream(asyncio.Protocol):
         self._is_over = True
         self._outbox.clear()
         self._unread.clear()
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._rate_check is not None:
+            self._rate_check.cancel()
         self._protocol.connection_lost(error)
         held, self._held = self._held, []
         for each in held:
@@ -286,10 +304,10 @@ class Stream(asyncio.Protocol):
         self._ended(error)
 
 
-def _notice_silence(connection: socket.socket | None) -> None:
+def _enable_keepalive(connection: socket.socket | None) -> None:
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    with suppress(OSError):  # it may be gone already
+    with suppress(OSError):  # the connection may already be lost
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEP_ALIVE.items():
             if hasattr(socket, name):
@@ -297,18 +315,20 @@ def _notice_silence(connection: socket.socket | None) -> None:
 
 
 class _Held:
+    """A response that is watched until all its bytes have been sent."""
+
     __slots__ = ("ends_at", "give_back", "mark", "since")
 
     def __init__(self, mark: bytes, give_back: Callable[[], None]) -> None:
         self.mark = mark
         self.give_back = give_back
         self.since = asyncio.get_running_loop().time()
-        # How many bytes there are to its end, once it is written.
+        # The number of bytes written to the connection up to its end; None until it is written.
         self.ends_at: int | None = None
 
 
 class _Side:
-    """The transport that the library sees."""
+    """The transport that pycapnp sees."""
 
     __slots__ = ("_stream",)
 

@@ -1,5 +1,5 @@
-"""The framed protocol: its frames, calls and answers as bytes, both ways (docs/framed.md).
+"""Encode and decode the frames, calls and results of the framed protocol (docs/framed.md).
 
-Opens no connection: no I/O.
-Start with `frames.py`.
+Shared by the framed door and its client; does no I/O and makes no decisions.
+Start with `frames.py`, then `calls.py` and `answers.py`.
 """

@@ -1,7 +1,7 @@
-"""The answers of the framed protocol to the calls that every message goes through: arrays, both ways.
+"""Encode and decode the results of the framed protocol's calls with array arguments.
 
-They are read straight into the model's types, as calls are (`framed_calls.py`). A client that is older than its server
-reads the places that it knows.
+Like the calls (`calls.py`), the results are arrays that are decoded directly into the model's types. A client that is
+older than its server ignores the array elements that it does not know.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def write_nothing() -> bytes:
-    """Return the answer of a call that has nothing to say."""
+    """Encode the result of a call that returns nothing."""
     return _encode(None)
 
 
@@ -26,10 +26,12 @@ def write_nothing() -> bytes:
 
 
 class EnqueuedAnswer(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The result of an enqueue."""
+
     ids: list[int]
-    # For each message, or empty if there are none.
+    # One element per message, or empty if no message is a duplicate or has a given correlation id.
     duplicates: list[bool] = []
-    # Those that were given. None: the id's own text.
+    # One element per message, or empty as above. None: the correlation id is the message's id.
     correlation_ids: list[str | None] = []
 
 
@@ -37,15 +39,16 @@ _enqueued = msgspec.msgpack.Decoder(EnqueuedAnswer)
 
 
 def write_enqueued(every: Sequence[Enqueued]) -> bytes:
+    """Encode the result of an enqueue."""
     ids = [each.snowflake for each in every]
-    # There is no more to say of most, which is found out in one pass.
+    # Most messages have neither, and then the ids are the whole result.
     if not [each for each in every if each.duplicate or each.given_correlation_id]:
         return _encode((ids,))
     return _encode((ids, [each.duplicate for each in every], [each.given_correlation_id for each in every]))
 
 
 def read_enqueued(body: bytes) -> list[Enqueued]:
-    """Raise `msgspec.DecodeError` or `ValueError` for anything else."""
+    """Decode the result of an enqueue. Raise `msgspec.DecodeError` or `ValueError` for any other body."""
     answer = _enqueued.decode(body)
     if not answer.duplicates and not answer.correlation_ids:
         return [Enqueued(snowflake=each) for each in answer.ids]
@@ -59,32 +62,33 @@ def read_enqueued(body: bytes) -> list[Enqueued]:
 
 
 class ResultIn(Result, frozen=True, kw_only=True, gc=False, array_like=True):
-    pass
+    """A verdict's result, as an array."""
 
 
 _results = msgspec.msgpack.Decoder(list[ResultIn])
-# The last field is the client's own.
-_RESULT_PLACES = len(Result.__struct_fields__) - 1
+# The last field is set by clients only and is not sent.
+_SENT_RESULT_FIELDS = len(Result.__struct_fields__) - 1
 
 
 def write_results(every: Sequence[Result]) -> bytes:
+    """Encode the results of verdicts."""
     return _encode(_results_out(every))
 
 
 def read_results(body: bytes) -> list[Result]:
-    """Raise `msgspec.DecodeError` for anything else."""
+    """Decode the results of verdicts. Raise `msgspec.DecodeError` for any other body."""
     return list(_results.decode(body))
 
 
 def _results_out(every: Sequence[Result]) -> list[tuple[Any, ...]]:
-    return [astuple(each)[:_RESULT_PLACES] for each in every]
+    return [astuple(each)[:_SENT_RESULT_FIELDS] for each in every]
 
 
 # --- Claims ----------------------------------------------------------------------------------------------------------
 
 
 class _PiecesIn(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A payload that is read part by part. Where it is kept is the server's to know."""
+    """The size and CRC-32 of a payload that the client reads part by part. Only the server knows where it is stored."""
 
     size: int
     checksum: int
@@ -95,15 +99,17 @@ class _StateIn(StateDocument, frozen=True, kw_only=True, array_like=True):
 
 
 class DeliveryIn(Delivery, frozen=True, kw_only=True, gc=False, array_like=True):
-    pieces: _PiecesIn | None = None  # type: ignore[assignment]  # becomes the model's once it is read
+    """A delivery, as an array."""
+
+    pieces: _PiecesIn | None = None  # type: ignore[assignment]  # `_delivery_of` replaces it with the model's type
     state: _StateIn | None = None
 
 
 class ClaimAnswer(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The answer to `claim` and `exchange`, and each ITEM of `subscribe`."""
+    """The result of `claim` and `exchange`, and of each ITEM of `subscribe`."""
 
     deliveries: list[DeliveryIn]
-    # Of the verdicts of an exchange.
+    # The results of an exchange's verdicts.
     results: list[ResultIn] = []
 
 
@@ -111,25 +117,26 @@ _claimed = msgspec.msgpack.Decoder(ClaimAnswer)
 
 
 def write_claimed(deliveries: Sequence[Delivery], results: Sequence[Result] = ()) -> bytes:
-    forms = [_delivery_out(each) for each in deliveries]
-    return _encode((forms, _results_out(results)) if results else (forms,))
+    """Encode the result of a claim, of an exchange or of an ITEM."""
+    rows = [_delivery_out(each) for each in deliveries]
+    return _encode((rows, _results_out(results)) if results else (rows,))
 
 
 def read_claimed(body: bytes) -> Exchanged:
-    """Raise `msgspec.DecodeError` for anything else."""
+    """Decode the result of a claim, of an exchange or of an ITEM. Raise `msgspec.DecodeError` for any other body."""
     answer = _claimed.decode(body)
     return Exchanged(list(answer.results), [_delivery_of(each) for each in answer.deliveries])
 
 
 def _delivery_out(delivery: Delivery) -> tuple[Any, ...]:
-    form = astuple(delivery)
+    row = astuple(delivery)
     pieces, state = delivery.pieces, delivery.state
     if pieces is None and state is None:
-        return form
+        return row
     return (
-        *form[:_PIECES],
+        *row[:_PIECES],
         None if pieces is None else (pieces.size, pieces.checksum),
-        *form[_PIECES + 1 : _STATE],
+        *row[_PIECES + 1 : _STATE],
         None if state is None else astuple(state),
     )
 
@@ -148,9 +155,10 @@ _part = msgspec.msgpack.Decoder(PayloadPart)
 
 
 def write_part(part: PayloadPart) -> bytes:
+    """Encode a part of a payload."""
     return _encode(part)
 
 
 def read_part(body: bytes) -> PayloadPart:
-    """Raise `msgspec.DecodeError` for anything else."""
+    """Decode a part of a payload. Raise `msgspec.DecodeError` for any other body."""
     return _part.decode(body)

@@ -1,11 +1,10 @@
-"""The calls of the framed protocol: what a client writes into a CALL, and a door reads from it.
+"""Encode and decode the bodies of the framed protocol's CALL frames.
 
     [operation, tenant, queue, context, arguments…]
 
-The calls that every message goes through have their arguments as arrays. They are decoded straight into the model's
-types: a subclass with `array_like` is the model's type wherever one is wanted. Its fields stand in the array in the
-model's order, so a field that is added to the model belongs at the end. Every other operation has one argument, a map
-derived from its row in the table.
+Calls on the path of every message have array arguments, which are decoded directly into subclasses of the model's types
+with `array_like`. The array has the fields in the model's order, so a new field of the model must be added at the end.
+Every other operation has one argument, a map derived from its row in the table of operations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ from holdfast.wire.operations import OPERATIONS
 
 
 class FramedReceipt(Receipt):
-    """A receipt of which no part is out of range."""
+    """A receipt whose parts are checked for their range when it is decoded."""
 
     __slots__ = ()
 
@@ -41,17 +40,21 @@ class FramedReceipt(Receipt):
 
 
 class FramedDraft(Draft, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True):
-    # Only stores set it.
+    """A new message, as an array."""
+
+    # Only stores set this field.
     pieces: None = None
 
 
 class FramedClaimRequest(
     ClaimRequest, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True
 ):
-    pass
+    """A claim request, as an array."""
 
 
 class FramedVerdict(Verdict, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True):
+    """A verdict, as an array."""
+
     receipt: FramedReceipt
 
 
@@ -59,7 +62,7 @@ class FramedVerdict(Verdict, frozen=True, kw_only=True, gc=False, array_like=Tru
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a call belongs to."""
+    """The correlation id and the trace that a call belongs to."""
 
     correlation_id: str | None = None
     traceparent: str | None = None
@@ -67,7 +70,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
 
 class CallFrame(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
-    """What every call has. A tenant or queue that is left out is the caller's own tenant, or `default`."""
+    """The fields of every call. The default tenant is the caller's own, and the default queue is `default`."""
 
     tenant: str | None
     queue: str | None
@@ -75,39 +78,53 @@ class CallFrame(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_u
 
 
 class EnqueueCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="enqueue"):
+    """Enqueue messages, all or none."""
+
     drafts: list[FramedDraft]
 
 
 class ClaimCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="claim"):
+    """Claim messages."""
+
     ask: FramedClaimRequest
-    # None: for ever.
+    # None: wait without a limit.
     wait_ms: int | None = 0
 
 
 class ExchangeCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="exchange"):
+    """Carry out verdicts and claim messages."""
+
     ask: FramedClaimRequest
     verdicts: list[FramedVerdict]
     wait_ms: int | None = 0
 
 
 class SettleCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="settle"):
+    """Carry out verdicts."""
+
     verdicts: list[FramedVerdict]
 
 
 class SubscribeCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="subscribe"):
+    """Claim messages as they become ready, until the call is cancelled."""
+
     ask: FramedClaimRequest
-    # Messages that the subscriber holds and has not settled, at most.
+    # The maximum number of messages that the subscriber holds and has not settled.
     prefetch: int
     wait_ms: int | None = None
     release_on_leave: bool = False
 
 
 class UploadCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="upload"):
-    # Its payload is empty: it comes in DATA.
+    """Enqueue a message whose payload is sent in DATA frames."""
+
+    # Without a payload: that follows in DATA frames.
     draft: FramedDraft
 
 
 class ReadPartCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="read_part"):
+    """Read part of the payload of a message that the caller holds."""
+
     receipt: FramedReceipt
     offset: int
     limit: int
@@ -123,14 +140,14 @@ def _document_out(document: Any) -> bytes | UnsetType:
 
 
 def _document_of(given: bytes | UnsetType, ref: QueueRef) -> Raw | UnsetType:
-    """Refuse a state document that is not JSON: other wires read it as a part of their own."""
+    """Return a state document. Refuse one that is not JSON, because other wires embed it in their own documents."""
     if given is UNSET:
         return UNSET
     try:
         given.decode()
         msgspec.json.decode(given)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidArgument("document: give the text of a JSON document", field="document") from None
+        raise InvalidArgument("document is not the text of a JSON document", field="document") from None
     return Raw(given)
 
 
@@ -149,7 +166,7 @@ def _changes_out(changes: Mapping[str, Any]) -> dict[str, Any]:
     return written
 
 
-# JSON as it stands in the model cannot stand in MessagePack.
+# The model holds these values as raw JSON, which MessagePack cannot embed.
 _SHAPES: Mapping[Any, FieldShape] = {
     Raw | UnsetType: FieldShape(bytes | UnsetType, _document_out, _document_of),
     dict[str, Any]: FieldShape(dict[str, Any], _changes_out, lambda given, ref: given),
@@ -157,7 +174,7 @@ _SHAPES: Mapping[Any, FieldShape] = {
 
 
 class NamedBinding:
-    """One operation by name: its CALL, and its answer."""
+    """The CALL and the result of one operation that is carried by name."""
 
     def __init__(self, operation: Operation[Any, Any]) -> None:
         self.operation = operation
@@ -181,20 +198,21 @@ class NamedBinding:
         return self._binding.arguments(request)
 
     def request(self, call: Any, ref: QueueRef) -> Any:
-        """Return the request of a call that was read. Raise `InvalidArgument` for a wrong value."""
+        """Return the request of a decoded call. Raise `InvalidArgument` for a wrong value."""
         return self._binding.request(call.arguments, ref)
 
     def write_answer(self, answer: Any) -> bytes:
+        """Encode the result of the operation."""
         return _encode(self._binding.document(answer))
 
     def read_answer(self, body: bytes) -> Any:
-        """Raise `msgspec.DecodeError` for anything but the answer's document."""
+        """Decode the result of the operation. Raise `msgspec.DecodeError` for any other body."""
         return self._binding.answer(self._answer.decode(body))
 
 
 _encode = msgspec.msgpack.Encoder().encode
 
-# By the name of the operation: those of which HTTP too has a route, and no hand-written path.
+# The operations carried by name: those that have an HTTP route and no hand-written code.
 NAMED: Mapping[str, NamedBinding] = {
     name: NamedBinding(operation) for name, operation in OPERATIONS.items() if operation.routes and not operation.is_hot
 }
@@ -203,20 +221,24 @@ NAMED: Mapping[str, NamedBinding] = {
 
 
 def write_enqueue(ref: QueueRef, drafts: Sequence[Draft], context: Context | None = None) -> bytes:
+    """Encode an enqueue."""
     return _encode(("enqueue", *ref, context, [_draft_out(each) for each in drafts]))
 
 
 def write_claim(ref: QueueRef, ask: ClaimRequest, wait_ms: int | None, context: Context | None = None) -> bytes:
+    """Encode a claim."""
     return _encode(("claim", *ref, context, astuple(ask), wait_ms))
 
 
 def write_exchange(
     ref: QueueRef, ask: ClaimRequest, verdicts: Sequence[Verdict], wait_ms: int | None, context: Context | None = None
 ) -> bytes:
+    """Encode an exchange."""
     return _encode(("exchange", *ref, context, astuple(ask), [astuple(each) for each in verdicts], wait_ms))
 
 
 def write_settle(ref: QueueRef, verdicts: Sequence[Verdict], context: Context | None = None) -> bytes:
+    """Encode verdicts."""
     return _encode(("settle", *ref, context, [astuple(each) for each in verdicts]))
 
 
@@ -229,24 +251,27 @@ def write_subscribe(
     release_on_leave: bool = False,
     context: Context | None = None,
 ) -> bytes:
+    """Encode a subscription."""
     return _encode(("subscribe", *ref, context, astuple(ask), prefetch, wait_ms, release_on_leave))
 
 
 def write_upload(ref: QueueRef, draft: Draft, context: Context | None = None) -> bytes:
+    """Encode the start of an upload."""
     return _encode(("upload", *ref, context, _draft_out(draft)))
 
 
 def write_read_part(ref: QueueRef, receipt: Receipt, offset: int, limit: int, context: Context | None = None) -> bytes:
+    """Encode the request for a part of a payload."""
     return _encode(("read_part", *ref, context, receipt, offset, limit))
 
 
 def write_named(operation: Operation[Any, Any], ref: QueueRef, request: Any, context: Context | None = None) -> bytes:
-    """Raise `KeyError` for an operation that this protocol does not carry by name."""
+    """Encode the call of an operation by name. Raise `KeyError` if this protocol does not carry it by name."""
     return _encode((operation.name, *ref, context, NAMED[operation.name].arguments(request)))
 
 
 def _draft_out(draft: Draft) -> tuple[Any, ...]:
-    """Return all but the field that only stores set, which is the last."""
+    """Return a draft without its last field, which only stores set."""
     return astuple(draft)[:-1]
 
 
@@ -258,14 +283,14 @@ _calls: msgspec.msgpack.Decoder[CallFrame] = msgspec.msgpack.Decoder(
 
 
 def read_call(body: bytes) -> CallFrame:
-    """Return the call in a CALL.
+    """Decode the body of a CALL frame.
 
     Raise `msgspec.ValidationError`, `UnicodeDecodeError` or `RecursionError` for a value of the wrong shape, and
-    `msgspec.DecodeError` for what is no MessagePack.
+    `msgspec.DecodeError` for a body that is not MessagePack.
     """
     return _calls.decode(body)
 
 
 def operation_of(call: CallFrame | type[CallFrame]) -> str:
-    """Return the name of the operation that a call is of."""
+    """Return the name of a call's operation."""
     return str(call.__struct_config__.tag)

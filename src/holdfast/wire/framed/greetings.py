@@ -1,4 +1,4 @@
-"""The framed protocol's hellos and errors (docs/framed.md). Calls and answers stand in modules of their own."""
+"""Encode and decode the framed protocol's HELLO, ERROR and CREDIT frames (docs/framed.md)."""
 
 from typing import Any, Final
 
@@ -7,16 +7,16 @@ import msgspec
 from holdfast.model.errors import HoldfastError
 from holdfast.wire.errors import error_document, error_of
 
-# Versions that this package speaks.
+# The protocol version that this package speaks.
 VERSION: Final = 1
 
-# The path on the HTTP port from which a connection is upgraded, and the protocol's name there.
+# The path on the HTTP port that upgrades a connection, and the name of the protocol in the `Upgrade` header.
 UPGRADE_PATH: Final = "/v1/framed"
 UPGRADE_NAME: Final = "holdfast"
 
 
 class ClientHello(msgspec.Struct, array_like=True, frozen=True):
-    """The first frame of a client; sent again when its token changes."""
+    """The first frame of a client. The client sends it again when its token changes."""
 
     version: int
     token: str | None = None
@@ -25,14 +25,16 @@ class ClientHello(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ServerHello(msgspec.Struct, array_like=True, frozen=True):
+    """The first frame of a server."""
+
     version: int
     server_version: str
-    # The longest frame that the server reads, as its length counts it, and the calls that may be open at once.
+    # The maximum length field of a frame that the server reads, and the maximum number of open calls.
     max_frame_bytes: int
     max_calls: int
-    # A side that has heard nothing for this long sends PING.
+    # A side that has received nothing for this long sends PING.
     keepalive_ms: int
-    # Bytes of an upload that may be sent before the first CREDIT.
+    # The number of bytes of an upload that the client may send before the first CREDIT.
     window_bytes: int
 
 
@@ -44,26 +46,27 @@ _bytes = msgspec.msgpack.Decoder(int)
 
 
 def write_hello(hello: ClientHello | ServerHello) -> bytes:
+    """Encode the body of a HELLO."""
     return _encode(hello)
 
 
 def read_client_hello(body: bytes) -> ClientHello:
-    """Raise `msgspec.DecodeError` or `UnicodeDecodeError` for anything else."""
+    """Decode a client's HELLO. Raise `msgspec.DecodeError` or `UnicodeDecodeError` for any other body."""
     return _client_hello.decode(body)
 
 
 def read_server_hello(body: bytes) -> ServerHello:
-    """Raise `msgspec.DecodeError` or `UnicodeDecodeError` for anything else."""
+    """Decode a server's HELLO. Raise `msgspec.DecodeError` or `UnicodeDecodeError` for any other body."""
     return _server_hello.decode(body)
 
 
 def write_error(error: HoldfastError) -> bytes:
-    """Return an error as its document, the same as over HTTP, but with the codes of the model."""
+    """Encode an error as the same document as over HTTP, but with the model's error code."""
     return _encode({**error_document(error), "code": error.code})
 
 
 def read_error(body: bytes) -> HoldfastError:
-    """Return the error that a server's document tells of; anything else becomes `Internal`."""
+    """Decode an error document. Return `Internal` for any other body."""
     document: Any
     try:
         document = _any.decode(body)
@@ -73,9 +76,10 @@ def read_error(body: bytes) -> HoldfastError:
 
 
 def write_credit(size: int) -> bytes:
+    """Encode the body of a CREDIT: a number of bytes."""
     return _encode(size)
 
 
 def read_credit(body: bytes) -> int:
-    """Raise `msgspec.DecodeError` for anything but a number."""
+    """Decode a CREDIT's number of bytes. Raise `msgspec.DecodeError` for any other body."""
     return _bytes.decode(body)

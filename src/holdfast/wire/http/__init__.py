@@ -1,5 +1,5 @@
-"""The HTTP door's documents, shared by the door and the client.
+"""Define the JSON documents of HTTP requests and responses, and convert them to and from the model's types.
 
-Opens no connection and decides nothing.
-Start with `bodies.py`.
+Shared by the HTTP door and the HTTP client; opens no connection and makes no decisions.
+Start with `bodies.py`, then `routes.py`, which binds a request to a method and path.
 """

@@ -1,4 +1,4 @@
-"""The answers of the HTTP door: how each is written by the server, and read by the client."""
+"""The HTTP response document of each operation: how the server writes it and the client reads it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,7 +10,8 @@ from holdfast.model.answers import BulkResult, Info, Page, Result, Saved, Stats,
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Settle
-from holdfast.wire.http import bodies as wire
+from holdfast.wire.http import admin_bodies as admin
+from holdfast.wire.http import bodies
 from holdfast.wire.http.shapes import (
     config_of,
     info_of,
@@ -26,10 +27,10 @@ from holdfast.wire.requests import Nothing
 
 
 class AnswerShape(NamedTuple):
-    """One kind of JSON document. `read` raises `msgspec.DecodeError` for a body that is no such document."""
+    """The JSON document of one kind of response. `read` raises `msgspec.DecodeError` for any other body."""
 
     type: Any
-    # Given the answer, the queue and the request.
+    # The arguments are the result, the queue and the request.
     write: Callable[[Any, QueueRef, Any], Any]
     read: Callable[[bytes], Any]
 
@@ -40,12 +41,15 @@ def _shape(kind: Any, write: Callable[[Any], Any], read: Callable[[Any], Any]) -
 
 
 def document(kind: Any) -> AnswerShape:
-    """A document that its route's handler, and its client, write and read by themselves."""
+    """Return the shape of a document that the route's handler writes itself and the client reads itself."""
     return _shape(kind, lambda answer: answer, lambda answer: answer)
 
 
 def _config(kind: type[msgspec.Struct], part: str | None = None, documented: Any = None) -> AnswerShape:
-    """A configuration, of which a newer server may say more. `part`: it is one field of the document."""
+    """Return the shape of a configuration. Fields that a newer server adds are ignored.
+
+    With `part`, the configuration is that field of the document. `documented` is the type of the whole document.
+    """
     decode = msgspec.json.Decoder(dict[str, Any]).decode
 
     def read(body: bytes) -> Any:
@@ -55,17 +59,17 @@ def _config(kind: type[msgspec.Struct], part: str | None = None, documented: Any
     return AnswerShape(documented or kind, lambda answer, ref, request: answer, read)
 
 
-def _page_of(answer: wire.MessagesAnswer) -> Page[Info]:
+def _page_of(answer: admin.MessagesAnswer) -> Page[Info]:
     page: Page[Info] = Page(info_of(each) for each in answer.messages)
     page.cursor = answer.cursor
     return page
 
 
 def _results(settle: Settle) -> AnswerShape:
-    def write(results: list[Result]) -> wire.SettleAnswer:
-        return wire.SettleAnswer(results=[result_out(settle, each) for each in results])
+    def write(results: list[Result]) -> bodies.SettleAnswer:
+        return bodies.SettleAnswer(results=[result_out(settle, each) for each in results])
 
-    return _shape(wire.SettleAnswer, write, lambda answer: [result_of(settle, each) for each in answer.results])
+    return _shape(bodies.SettleAnswer, write, lambda answer: [result_of(settle, each) for each in answer.results])
 
 
 def _tenants_of(body: bytes) -> list[TenantSummary]:
@@ -80,67 +84,69 @@ _tenants = msgspec.json.Decoder(_Tenants)
 
 DONE = AnswerShape(Nothing, lambda answer, ref, request: Nothing(), lambda body: None)
 PAUSED = AnswerShape(
-    wire.PausedAnswer,
-    lambda answer, ref, request: wire.PausedAnswer(tenant=ref.tenant, queue=ref.queue, paused=request.paused),
+    admin.PausedAnswer,
+    lambda answer, ref, request: admin.PausedAnswer(tenant=ref.tenant, queue=ref.queue, paused=request.paused),
     lambda body: None,
 )
 DRAINING = AnswerShape(
-    wire.DrainingAnswer,
-    lambda answer, ref, request: wire.DrainingAnswer(tenant=ref.tenant, queue=ref.queue, draining=True),
+    admin.DrainingAnswer,
+    lambda answer, ref, request: admin.DrainingAnswer(tenant=ref.tenant, queue=ref.queue, draining=True),
     lambda body: None,
 )
 CHANGED = _shape(
-    wire.ChangedAnswer,
-    lambda changed: wire.ChangedAnswer(matched=changed.matched, changed=changed.changed),
+    admin.ChangedAnswer,
+    lambda changed: admin.ChangedAnswer(matched=changed.matched, changed=changed.changed),
     lambda answer: BulkResult(answer.matched, answer.changed),
 )
 REDRIVEN = _shape(
-    wire.RedriveAnswer,
-    lambda changed: wire.RedriveAnswer(matched=changed.matched, redriven=changed.redriven),
+    admin.RedriveAnswer,
+    lambda changed: admin.RedriveAnswer(matched=changed.matched, redriven=changed.redriven),
     lambda answer: BulkResult(answer.matched, answer.redriven),
 )
 SAVED = _shape(
-    wire.StateAnswer, lambda saved: wire.StateAnswer(etag=saved.etag), lambda answer: Saved(etag=answer.etag)
+    bodies.StateAnswer, lambda saved: bodies.StateAnswer(etag=saved.etag), lambda answer: Saved(etag=answer.etag)
 )
-INFO = _shape(wire.InfoOut, info_out, info_of)
+INFO = _shape(admin.InfoOut, info_out, info_of)
 PEEKED = _shape(
-    wire.PeekAnswer,
-    lambda infos: wire.PeekAnswer(messages=[info_out(each) for each in infos]),
+    admin.PeekAnswer,
+    lambda infos: admin.PeekAnswer(messages=[info_out(each) for each in infos]),
     lambda answer: [info_of(each) for each in answer.messages],
 )
 PAGE = _shape(
-    wire.MessagesAnswer,
-    lambda page: wire.MessagesAnswer(messages=[info_out(each) for each in page], cursor=page.cursor),
+    admin.MessagesAnswer,
+    lambda page: admin.MessagesAnswer(messages=[info_out(each) for each in page], cursor=page.cursor),
     _page_of,
 )
 STATS = document(Stats)
 ACKED = _results(Settle.ACK)
 EXTENDED = _results(Settle.EXTEND)
 LEDGER = _shape(
-    wire.LedgerAnswer,
-    lambda entries: wire.LedgerAnswer(claims=[ledger_entry_out(each) for each in entries]),
+    bodies.LedgerAnswer,
+    lambda entries: bodies.LedgerAnswer(claims=[ledger_entry_out(each) for each in entries]),
     lambda answer: [ledger_entry_of(each) for each in answer.claims],
 )
-SCHEDULE = _shape(wire.ScheduleOut, schedule_out, schedule_of)
+SCHEDULE = _shape(admin.ScheduleOut, schedule_out, schedule_of)
 SCHEDULES = _shape(
-    wire.SchedulesAnswer,
-    lambda infos: wire.SchedulesAnswer(schedules=[schedule_out(each) for each in infos]),
+    admin.SchedulesAnswer,
+    lambda infos: admin.SchedulesAnswer(schedules=[schedule_out(each) for each in infos]),
     lambda answer: [schedule_of(each) for each in answer.schedules],
 )
-QUEUES = _shape(wire.QueuesAnswer, lambda queues: wire.QueuesAnswer(queues=queues), lambda answer: answer.queues)
+QUEUES = _shape(admin.QueuesAnswer, lambda queues: admin.QueuesAnswer(queues=queues), lambda answer: answer.queues)
 QUEUE = AnswerShape(
-    wire.QueueAnswer,
-    lambda detail, ref, request: wire.QueueAnswer(
+    admin.QueueAnswer,
+    lambda detail, ref, request: admin.QueueAnswer(
         tenant=ref.tenant, queue=ref.queue, policy=detail.policy, **asdict(detail.stats)
     ),
-    msgspec.json.Decoder(wire.QueueAnswer).decode,
+    msgspec.json.Decoder(admin.QueueAnswer).decode,
 )
 POLICY = _config(QueuePolicy)
 POLICY_OF_QUEUE = _config(QueuePolicy, part="policy")
-TENANTS = AnswerShape(wire.TenantsAnswer, lambda answer, ref, request: wire.TenantsAnswer(tenants=answer), _tenants_of)
+TENANTS = AnswerShape(
+    admin.TenantsAnswer, lambda answer, ref, request: admin.TenantsAnswer(tenants=answer), _tenants_of
+)
 TENANT = AnswerShape(
-    wire.TenantAnswer,
-    lambda config, ref, request: wire.TenantAnswer(tenant=ref.tenant, **asdict(config)),
+    admin.TenantAnswer,
+    lambda config, ref, request: admin.TenantAnswer(tenant=ref.tenant, **asdict(config)),
     _config(TenantConfig).read,
 )
-STATS_OF_TENANT = _config(Stats, part="stats", documented=wire.TenantAnswer)
+STATS_OF_TENANT = _config(Stats, part="stats", documented=admin.TenantAnswer)

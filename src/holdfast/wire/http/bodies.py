@@ -1,17 +1,18 @@
-"""The documents of the HTTP door, shared with the client. Times are whole milliseconds; ids are strings."""
+"""The HTTP documents of enqueue, claim, settle, state and ledger calls, and of errors.
+
+Clients send `…In` and `…Request`; servers send `…Out` and `…Answer`. Times are whole milliseconds; ids are strings.
+"""
 
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from holdfast.model.answers import QueueSummary, Stats, TenantSummary
 from holdfast.model.message import MAX_BATCH, MAX_PART, MAX_RETRIES
 from holdfast.model.parsing.durations import MAX_MS
-from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Progress
 
-# Refused while they are read, by the name of their field. Names and texts are the model's to check.
+# Values out of these bounds are refused by field name when a body is decoded. The model checks names and texts.
 Whole = Annotated[int, Meta(ge=0, le=MAX_MS)]
 Positive = Annotated[int, Meta(ge=1, le=MAX_MS)]
 Priority = Annotated[int, Meta(ge=0, le=255)]
@@ -20,19 +21,24 @@ PartSize = Annotated[int, Meta(ge=1, le=MAX_PART)]
 Retries = Annotated[int, Meta(ge=0, le=MAX_RETRIES)]
 
 
-# The header that says how long the payload is of which a part is answered.
+# The response header with the length of the whole payload when the body is a part of it.
 PAYLOAD_BYTES = "X-Payload-Bytes"
 
 
 class QueueRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """A field nobody knows is refused by its name: a misspelt option must not be silently ignored. What is as usual is
-    left out on the way."""
+    """The fields of every request about a queue.
+
+    An unknown field is refused by name, because a misspelt option must not be silently ignored. Fields that have their
+    default value are not sent.
+    """
 
     tenant: str | None = None
     queue: str | None = None
 
 
 class MessageIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A message to enqueue. Its payload is either `payload` (JSON) or `payload_base64`."""
+
     payload: Raw | UnsetType = UNSET
     payload_base64: str | UnsetType = UNSET
     content_type: str | None = None
@@ -48,17 +54,21 @@ class MessageIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
 
 
 class MetaIn(MessageIn, frozen=True, kw_only=True):
-    """The part `meta` of a multipart enqueue: one message without its payload, and where it goes."""
+    """The part `meta` of a multipart enqueue: one message without its payload, and its queue."""
 
     tenant: str | None = None
     queue: str | None = None
 
 
 class EnqueueRequest(QueueRequest, frozen=True, kw_only=True):
+    """Enqueue messages into a queue, all or none."""
+
     messages: list[MessageIn]
 
 
 class EnqueuedOut(Struct, frozen=True, kw_only=True, gc=False):
+    """An enqueued message, or the earlier one that it is a duplicate of."""
+
     id: str
     snowflake: str
     correlation_id: str
@@ -66,11 +76,13 @@ class EnqueuedOut(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EnqueueAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """The enqueued messages, in the order of the request."""
+
     messages: list[EnqueuedOut]
 
 
 class VerdictIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """A verdict that rides on a dequeue."""
+    """A verdict on an earlier delivery, sent with a dequeue."""
 
     receipt: str
     verdict: str
@@ -78,28 +90,32 @@ class VerdictIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     delay_ms: Whole | None = None
     defer: bool = False
     final: bool = False
-    # With final: the caller's own retries are used up, so the dead letter's reason is `retries`.
+    # With `final`: the caller has used up its own retries, so the reason of the dead letter is `retries`.
     exhausted: bool = False
 
 
 class DequeueRequest(QueueRequest, frozen=True, kw_only=True):
+    """Claim up to `limit` messages under a lease, and settle earlier deliveries."""
+
     limit: Limit = 1
-    # Null: until the caller leaves.
+    # Null: wait until the caller disconnects.
     wait_ms: Whole | None = 0
     lease_ms: Positive | None = None
     owner: str | None = None
     verdicts: list[VerdictIn] | None = None
-    # Large payloads are left out, for `PayloadRequest` to read.
+    # Omit large payloads; the caller reads them with `PayloadRequest`.
     payloads_apart: bool = False
 
 
 class ExchangeRequest(DequeueRequest, frozen=True, kw_only=True):
-    """As a dequeue, with verdicts. The wait begins once they are settled."""
+    """A dequeue with required verdicts. The wait for messages begins once the verdicts are settled."""
 
     verdicts: list[VerdictIn]
 
 
 class SubscribeRequest(QueueRequest, frozen=True, kw_only=True):
+    """Claim messages as they become ready. At most `prefetch` messages are unsettled at a time."""
+
     prefetch: Limit = 32
     limit: Limit | None = None
     wait_ms: Whole | None = None
@@ -111,7 +127,7 @@ class SubscribeRequest(QueueRequest, frozen=True, kw_only=True):
 
 
 class PayloadRequest(QueueRequest, frozen=True, kw_only=True):
-    """Some bytes of the payload of a message that the receipt holds."""
+    """Read `limit` bytes, from `offset`, of the payload of the message that the receipt holds."""
 
     receipt: str
     offset: Whole = 0
@@ -119,13 +135,17 @@ class PayloadRequest(QueueRequest, frozen=True, kw_only=True):
 
 
 class StateOut(Struct, frozen=True, kw_only=True, gc=False):
-    # `null` before the first save, when there is no `etag` either.
+    """The state document and the progress of a message."""
+
+    # `null` before the first save, as is `etag`.
     document: Raw
     etag: str | None
     progress: Progress | UnsetType = UNSET
 
 
 class DeliveryOut(Struct, frozen=True, kw_only=True, gc=False):
+    """A claimed message."""
+
     id: str
     snowflake: str
     receipt: str
@@ -141,15 +161,14 @@ class DeliveryOut(Struct, frozen=True, kw_only=True, gc=False):
     correlation_id: str
     group: str | None
     state: StateOut | UnsetType = UNSET
-    # Of a payload that was left out: its length, and the CRC-32 of all of it.
+    # Set for an omitted payload: its length, the CRC-32 of the whole payload, and whether it was enqueued as JSON.
     payload_bytes: int | UnsetType = UNSET
     payload_crc32: int | UnsetType = UNSET
-    # Whether it came in as JSON.
     payload_is_json: bool | UnsetType = UNSET
 
 
 class ResultOut(Struct, frozen=True, kw_only=True, gc=False):
-    """`error` is a code."""
+    """The result of one verdict. `error` is an error code."""
 
     id: str
     ok: bool
@@ -161,11 +180,15 @@ class ResultOut(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DequeueAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """The claimed messages, and the results of the verdicts."""
+
     messages: list[DeliveryOut]
     results: list[ResultOut] | UnsetType = UNSET
 
 
 class ReceiptIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A receipt with options of its own."""
+
     receipt: str
     error: str | None = None
     delay_ms: Whole | None = None
@@ -176,20 +199,23 @@ class ReceiptIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
 
 
 class SettleRequest(QueueRequest, frozen=True, kw_only=True):
-    """ack, release and remove: the receipts alone. What a nack says may stand with each receipt."""
+    """Settle messages. A receipt that needs options is given as an object."""
 
     receipts: list[str | ReceiptIn]
 
 
 class ReleaseRequest(SettleRequest, frozen=True, kw_only=True):
-    """`unseen`: deliveries that reached nobody, such as an answer that came after its caller had left. They go back as
-    if they had not been claimed, and count as no attempt."""
+    """Release messages.
+
+    `unseen` marks deliveries that no caller received, such as a response that arrived after its caller had given up.
+    They return to the queue as if they had never been claimed: no attempt is counted.
+    """
 
     unseen: bool = False
 
 
 class NackRequest(QueueRequest, frozen=True, kw_only=True):
-    """Said once for all receipts, or with each."""
+    """Nack messages. The options hold for all receipts, unless a receipt gives its own."""
 
     receipts: list[str | ReceiptIn]
     error: str | None = None
@@ -200,12 +226,14 @@ class NackRequest(QueueRequest, frozen=True, kw_only=True):
 
 
 class ExtendRequest(QueueRequest, frozen=True, kw_only=True):
+    """Extend leases to `lease_ms` from now, by default to the queue's lease."""
+
     receipts: list[str | ReceiptIn]
     lease_ms: Positive | None = None
 
 
 class ErrorOut(Struct, frozen=True, kw_only=True):
-    """Plus the error's own facts."""
+    """An error's code and message. The error's facts are further fields of the document."""
 
     code: str
     message: str
@@ -213,31 +241,43 @@ class ErrorOut(Struct, frozen=True, kw_only=True):
 
 
 class ErrorAnswer(Struct, frozen=True, kw_only=True):
+    """The body of an error response."""
+
     error: ErrorOut
 
 
 class SettleAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    """The results of verdicts, in the order of the receipts."""
+
     results: list[ResultOut]
-    # Set when any verdict was not carried out (status 503, or 409 for stale receipts).
+    # Set if any verdict failed (status 409 for stale receipts, otherwise 503).
     error: dict[str, Any] | UnsetType = UNSET
 
 
 class ProgressIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The progress of a handler."""
+
     percent: Annotated[float, Meta(ge=0, le=100)]
     text: str = ""
 
 
 class StateAnswer(Struct, frozen=True, kw_only=True):
+    """The new ETag of a state document."""
+
     etag: str | None
 
 
 class LedgerClaimRequest(DequeueRequest, frozen=True, kw_only=True):
+    """Claim messages under a consumer's number. An open number returns the same claim again."""
+
     consumer: str
     number: Whole
     with_state: bool = False
 
 
 class LedgerEntryOut(Struct, frozen=True, kw_only=True):
+    """An open claim. `lost` is the number of its messages that the consumer no longer holds."""
+
     number: int
     claimed_at: int
     messages: list[DeliveryOut]
@@ -245,194 +285,9 @@ class LedgerEntryOut(Struct, frozen=True, kw_only=True):
 
 
 class LedgerAnswer(Struct, frozen=True, kw_only=True):
+    """The open claims of a consumer."""
+
     claims: list[LedgerEntryOut]
-
-
-class InfoOut(Struct, frozen=True, kw_only=True):
-    """A message looked up. Never its receipt; its payload only where it was asked for."""
-
-    id: str
-    snowflake: str
-    state: str
-    priority: int
-    attempt: int
-    failures: int
-    expiries: int
-    releases: int
-    version: int
-    enqueued_at: int
-    visible_at: int
-    lease_expires_at: int | None
-    last_error: str | None
-    reason: str | None
-    correlation_id: str
-    headers: dict[str, str]
-    bytes: int
-    content_type: str
-    group: str | None
-    owner: str | None
-    claimed_at: int | None = None
-    settled_at: int | None
-    expires_at: int | None
-    progress: Progress | None
-    payload: Raw | UnsetType = UNSET
-    payload_base64: str | UnsetType = UNSET
-
-
-class MessagesAnswer(Struct, frozen=True, kw_only=True):
-    messages: list[InfoOut]
-    cursor: str | None
-
-
-class FilterIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    ids: list[str] | None = None
-    error_contains: str | None = None
-    older_than_ms: Whole | None = None
-    headers: dict[str, str] | None = None
-    priority: Priority | None = None
-    owner: str | None = None
-    held_for_ms: Whole | None = None
-    delayed: bool | None = None
-
-
-class TargetIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    queue: str
-    tenant: str | None = None
-
-
-class EditIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    id: str
-    payload: Raw | UnsetType = UNSET
-    payload_base64: str | UnsetType = UNSET
-
-
-class ChangedAnswer(Struct, frozen=True, kw_only=True):
-    matched: int
-    changed: int
-
-
-class RedriveAnswer(Struct, frozen=True, kw_only=True):
-    matched: int
-    redriven: int
-
-
-class ScheduledIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What each tick of a schedule enqueues: a message without a delay, for the ticks say when, and without a key."""
-
-    payload: Raw | UnsetType = UNSET
-    payload_base64: str | UnsetType = UNSET
-    content_type: str | None = None
-    headers: dict[str, str] | None = None
-    priority: Priority | None = None
-    ttl_ms: Positive | None = None
-    group: str | None = None
-    correlation_id: str | None = None
-    max_retries: Retries | None = None
-
-
-class ScheduledOut(Struct, frozen=True, kw_only=True):
-    """Its payload only where it was asked for."""
-
-    content_type: str
-    is_json: bool
-    headers: dict[str, str]
-    priority: int
-    ttl_ms: int | None
-    group: str | None
-    correlation_id: str | None
-    max_retries: int | None
-    bytes: int
-    payload: Raw | UnsetType = UNSET
-    payload_base64: str | UnsetType = UNSET
-
-
-class ScheduleOut(Struct, frozen=True, kw_only=True):
-    name: str
-    cron: str | None
-    every_ms: int | None
-    timezone: str
-    message: ScheduledOut
-    paused: bool
-    next_at: int | None
-    last_at: int | None
-    last_id: str | None
-    last_error: str | None
-
-
-class SchedulesAnswer(Struct, frozen=True, kw_only=True):
-    schedules: list[ScheduleOut]
-
-
-class JournalEventOut(Struct, frozen=True, kw_only=True, gc=False):
-    seq: int
-    shard: int
-    at: int
-    event: str
-    tenant: str
-    queue: str
-    id: str
-    attempt: int
-    version: int
-    priority: int
-    enqueued_at: int
-    claimed_at: int | None
-    bytes: int
-    error: str | None
-    reason: str | None
-    correlation_id: str
-
-
-class TenantAnswer(TenantSummary, frozen=True, kw_only=True):
-    # The counts of all its queues together, where it was looked up.
-    stats: Stats | UnsetType = UNSET
-
-
-class TenantsAnswer(Struct, frozen=True, kw_only=True):
-    tenants: list[TenantSummary]
-
-
-class QueuesAnswer(Struct, frozen=True, kw_only=True):
-    queues: list[QueueSummary]
-
-
-class QueueAnswer(QueueSummary, frozen=True, kw_only=True):
-    tenant: str
-    policy: QueuePolicy
-
-
-class PausedAnswer(Struct, frozen=True, kw_only=True):
-    tenant: str
-    queue: str
-    paused: bool
-
-
-class DrainingAnswer(Struct, frozen=True, kw_only=True):
-    """A queue that is being deleted."""
-
-    tenant: str
-    queue: str
-    draining: bool
-
-
-class PeekAnswer(Struct, frozen=True, kw_only=True):
-    messages: list[InfoOut]
-
-
-class AvailableEvent(Struct, frozen=True, kw_only=True):
-    """The data of the event `available` of a watch."""
-
-    tenant: str
-    queue: str
-    ready: int
-
-
-class HealthAnswer(Struct, frozen=True, kw_only=True):
-    status: str
-    # Why it is not ready.
-    reason: str | UnsetType = UNSET
-    # The port of the framed protocol, if it has one of its own, and whether this one can be upgraded to it.
-    framed_port: int | UnsetType = UNSET
-    framed_upgrade: bool | UnsetType = UNSET
 
 
 encode = msgspec.json.Encoder().encode

@@ -1,4 +1,4 @@
-"""The documents of the compatible door (SPEC 8.3). Here a tenant is a namespace, a queue a topic, an id a number."""
+"""The documents of the compatible door. Here a tenant is a namespace, a queue is a topic and an id is a number."""
 
 from msgspec import Struct
 
@@ -6,7 +6,7 @@ from holdfast.wire.http.bodies import Limit, Priority
 
 
 class CompatibleItem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A message to enqueue. `payload` is base64, `deliver_after` an instant of RFC 3339 with its zone."""
+    """A message to enqueue. `payload` is base64, `deliver_after` an RFC 3339 timestamp with a time zone."""
 
     payload: str
     namespace: str | None = None
@@ -17,7 +17,7 @@ class CompatibleItem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class DequeueIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a POST may say in its body instead of in its query."""
+    """The body of a dequeue by POST. A dequeue by GET has the same fields in its query."""
 
     namespace: str | None = None
     topic: str | None = None
@@ -25,8 +25,10 @@ class DequeueIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LeasedItem(Struct, frozen=True, kw_only=True, gc=False):
+    """A claimed message."""
+
     id: int
-    # For readers whose numbers are not that exact.
+    # The same id as text, for clients whose JSON numbers lose precision above 2**53.
     id_str: str
     payload: str
     lease_expires_at: str
@@ -36,7 +38,7 @@ class LeasedItem(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AckIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Without `receipt` the caller must be the one that claimed the message."""
+    """The body of an ack. Without `receipt`, the caller must be the one that claimed the message."""
 
     id: int | str
     namespace: str | None = None
@@ -45,4 +47,6 @@ class AckIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class NackIn(AckIn, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a nack, with the error of the failure."""
+
     error: str | None = None

@@ -1,4 +1,4 @@
-"""New messages as the HTTP door's documents, and back."""
+"""Convert new messages to and from HTTP documents."""
 
 from typing import Any
 
@@ -10,15 +10,17 @@ from holdfast.wire.http.shapes import payload_in, payload_of
 
 
 def is_json(draft: Draft) -> bool:
+    """Return whether a message's payload is JSON."""
     return draft.content_type == JSON if draft.is_json is None else draft.is_json
 
 
 def is_plain(draft: Draft) -> bool:
-    """Return whether a message is JSON without options, as most are."""
+    """Return whether a message is JSON without options, as most messages are."""
     return draft == Draft(payload=draft.payload, content_type=JSON)
 
 
 def message_in(draft: Draft) -> MessageIn:
+    """Return the document of a new message."""
     if is_plain(draft):
         return MessageIn(payload=Raw(draft.payload))
     given_as_json = is_json(draft)
@@ -29,13 +31,14 @@ def message_in(draft: Draft) -> MessageIn:
 
 
 def meta_in(draft: Draft, tenant: str, queue: str) -> MetaIn:
+    """Return the `meta` part of a multipart enqueue."""
     return MetaIn(tenant=tenant, queue=queue, **_options(draft, BYTES))
 
 
-def _options(draft: Draft, usual_type: str) -> dict[str, Any]:
-    """What is not as usual: left out it costs nothing on the way."""
+def _options(draft: Draft, default_type: str) -> dict[str, Any]:
+    """Return the options that differ from their defaults. Default values are not sent, to save bytes."""
     options: dict[str, Any] = {
-        "content_type": None if draft.content_type == usual_type else draft.content_type,
+        "content_type": None if draft.content_type == default_type else draft.content_type,
         "headers": draft.headers or None,
         "priority": None if draft.priority == DEFAULT_PRIORITY else draft.priority,
         "delay_ms": draft.delay_ms or None,
@@ -50,14 +53,20 @@ def _options(draft: Draft, usual_type: str) -> dict[str, Any]:
 
 
 def draft_of(message: MessageIn, where: str, correlation_id: str | None) -> Draft:
-    """`correlation_id` is the call's, for messages that have none of their own."""
-    if message == MessageIn(payload=message.payload) and message.payload is not UNSET:  # most messages: no options
+    """Return the new message of a document. Raise `InvalidArgument` for a missing or malformed payload.
+
+    `where` is the path of the document in the body, for errors. `correlation_id` is the call's, for messages that have
+    none of their own.
+    """
+    # Most messages have no options.
+    if message == MessageIn(payload=message.payload) and message.payload is not UNSET:
         return Draft(payload=bytes(message.payload), content_type=JSON, is_json=True, correlation_id=correlation_id)
     payload, is_json = payload_of(message.payload, message.payload_base64, where)
     return draft_with(message, payload, is_json=is_json, correlation_id=correlation_id)
 
 
 def draft_with(message: MessageIn, payload: bytes, *, is_json: bool, correlation_id: str | None) -> Draft:
+    """Return the new message of a document and its payload."""
     own = None if message.correlation_id is None else normalise_correlation_id(message.correlation_id)
     return Draft(
         payload=payload,

@@ -1,4 +1,4 @@
-"""The model's types that have a form of their own in the HTTP door's requests."""
+"""Convert the model types that HTTP requests write differently, such as filters and receipts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,16 +11,25 @@ from holdfast.model.message import BYTES, JSON, Draft, Receipt, State, check_dra
 from holdfast.model.names import QueueRef, parse_name
 from holdfast.model.requests import EVERYTHING, Edit, Filter, Progress, check_progress, make_filter, parse_state
 from holdfast.wire.binding import FieldShape
-from holdfast.wire.http.bodies import EditIn, FilterIn, MessageIn, ProgressIn, ScheduledIn, TargetIn
+from holdfast.wire.http.admin_bodies import (
+    EditIn,
+    FilterIn,
+    ScheduledIn,
+    TargetIn,
+)
+from holdfast.wire.http.bodies import (
+    MessageIn,
+    ProgressIn,
+)
 from holdfast.wire.http.drafts import draft_of, message_in
 from holdfast.wire.http.shapes import payload_in, payload_of
 
-# The server knows how large a payload may be.
+# The server checks the payload's size, because only the server knows its limit.
 _ANY_SIZE = 1 << 62
 
 
 def filter_in(which: Filter) -> FilterIn | None:
-    """Return a filter as its document; None for one that every message matches."""
+    """Return the document of a filter, or None for the filter that matches every message."""
     if which == EVERYTHING:
         return None
     return FilterIn(
@@ -36,6 +45,7 @@ def filter_in(which: Filter) -> FilterIn | None:
 
 
 def filter_of(given: FilterIn | None) -> Filter:
+    """Return the filter of a document."""
     if given is None:
         return EVERYTHING
     return make_filter({name: value for name, value in asdict(given).items() if value is not None})
@@ -62,12 +72,15 @@ def _scheduled_in(draft: Draft | None) -> ScheduledIn | None:
     given = asdict(message_in(draft))
     for field in ("delay_ms", "deliver_at", "idempotency_key"):
         if given.pop(field) is not None:
-            raise InvalidArgument(f"a schedule's message has no {field}", field=f"message.{field}")
+            raise InvalidArgument(f"the message of a schedule cannot have {field}; remove it", field=f"message.{field}")
     return ScheduledIn(**given)
 
 
 def _scheduled_of(given: ScheduledIn | None) -> Draft | None:
-    """Each tick is a call of its own: its message does not get the correlation id of this one."""
+    """Return the message of a schedule.
+
+    It does not inherit this call's correlation id: each tick of the schedule is a call of its own.
+    """
     return None if given is None else draft_of(MessageIn(**asdict(given)), "message", None)
 
 

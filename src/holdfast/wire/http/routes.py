@@ -1,4 +1,4 @@
-"""A request on one route of the HTTP door, in its path, query and body: written by clients, read by the door."""
+"""Write a request into the path, query and body of an HTTP route, and read it from them."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -23,17 +23,21 @@ _REF = ("tenant", "queue")
 
 
 def integer_of(fields: Mapping[str, str], name: str) -> int | None:
-    """Return a field of a query as a number; None if it is left out. The model checks its range."""
+    """Return a query parameter as a number, or None if it is missing. The model checks its range.
+
+    Raise `InvalidArgument` if it is not a whole number.
+    """
     text = fields.get(name)
     if text is None:
         return None
-    # No number of ours has more digits, and reading a very long one takes its time.
+    # No valid number has 20 digits, and parsing a very long one would take long.
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise InvalidArgument(f"{name} {text[:80]!r} is not a whole number", field=name)
     return int(text)
 
 
 def flag_of(fields: Mapping[str, str], name: str) -> bool:
+    """Return a query parameter as a boolean, False if it is missing. Raise `InvalidArgument` for another value."""
     text = fields.get(name, "0")
     if text not in _FLAGS:
         raise InvalidArgument(f"{name} {text[:80]!r} is neither 1 nor 0", field=name)
@@ -41,6 +45,8 @@ def flag_of(fields: Mapping[str, str], name: str) -> bool:
 
 
 class RouteBinding(Generic[R]):
+    """The conversion of an operation's request to and from one HTTP route."""
+
     def __init__(self, operation: Operation[R, Any], route: Route) -> None:
         self.route = route
         in_path = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
@@ -59,7 +65,7 @@ class RouteBinding(Generic[R]):
         self.query_fields: tuple[str, ...] = ()
         if not self.has_body:
             self.query_fields = (*(() if self.is_ref_in_path else _REF), *fields)
-        # A query on a route that takes none was refused only where the names stand in the path.
+        # A route that takes no query refuses one only if tenant and queue are in its path. Other routes ignore it.
         self.checks_query = not self.has_body or self.is_ref_in_path
         self._kinds = {field.name: field for field in msgspec.structs.fields(self._binding.type)}
         self.decoder = msgspec.json.Decoder(dict[str, Any] if route.body_is else self._binding.type)
@@ -77,7 +83,7 @@ class RouteBinding(Generic[R]):
             return path, encode(getattr(request, self.route.body_is))
         names = {} if self.is_ref_in_path else {"tenant": ref.tenant, "queue": ref.queue}
         if self.has_body:
-            # A document without fields is left out.
+            # A document without fields is not sent.
             has_fields = self._binding.fields or names
             return path, encode(self._binding.document(request, **names)) if has_fields else None
         document = self._binding.document(request)
@@ -91,18 +97,22 @@ class RouteBinding(Generic[R]):
     # --- The door's side ---------------------------------------------------------------------------------------------
 
     def read(self, ref: QueueRef, path: Mapping[str, str], document: Any) -> R:
-        """Return the request of a body, or of a query that `read_query` has read."""
+        """Return the request of a decoded body, or of a query that `read_query` has read.
+
+        `path` gives the values of the path's parameters.
+        """
         apart = {**self.route.fixed, **{name: path[name] for name in self._path_fields}}
         if self.route.body_is:
             apart[self.route.body_is] = document
         return self._binding.request(document, ref, **apart)
 
     def read_query(self, fields: Mapping[str, str]) -> Any:
+        """Return the document of a query. Raise `InvalidArgument` for a missing or malformed parameter."""
         given: dict[str, Any] = {}
         for name, kind in self._kinds.items():
             if name not in fields:
                 if kind.required:
-                    raise InvalidArgument(f"give {name} in the query", field=name)
+                    raise InvalidArgument(f"the query parameter {name} is missing", field=name)
             elif kind.type is bool:
                 given[name] = flag_of(fields, name)
             elif int in (kind.type, *get_args(kind.type)):

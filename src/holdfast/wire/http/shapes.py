@@ -1,4 +1,4 @@
-"""The model's structs as the HTTP door's documents, and back. Nothing is decided here."""
+"""Convert the model's structs to HTTP documents (`…_out`, `…_in`) and back (`…_of`)."""
 
 import base64
 import binascii
@@ -17,14 +17,16 @@ from holdfast.model.message import JSON, Pieces, Receipt, State
 from holdfast.model.requests import Settle, StateDocument
 from holdfast.model.schedules import ScheduledMessage, ScheduleInfo
 from holdfast.wire.errors import from_wire_code, to_wire_code
-from holdfast.wire.http.bodies import (
-    DeliveryOut,
+from holdfast.wire.http.admin_bodies import (
     InfoOut,
     JournalEventOut,
-    LedgerEntryOut,
-    ResultOut,
     ScheduledOut,
     ScheduleOut,
+)
+from holdfast.wire.http.bodies import (
+    DeliveryOut,
+    LedgerEntryOut,
+    ResultOut,
     StateOut,
 )
 
@@ -40,20 +42,27 @@ def payload_in(payload: bytes, is_json: bool) -> tuple[Raw | UnsetType, str | Un
 
 
 def payload_of(payload: Raw | UnsetType, payload_base64: str | UnsetType, where: str) -> tuple[bytes, bool]:
-    """The payload's bytes, and whether it was given as JSON."""
+    """Return a payload's bytes, and whether it was given as JSON.
+
+    `where` is the path of the document in the body, for errors. Raise `InvalidArgument` if the payload is missing,
+    malformed or given twice.
+    """
     if payload is not UNSET:
         if payload_base64 is not UNSET:
-            raise InvalidArgument(f"{where} has payload and payload_base64: give one", field=f"{where}.payload_base64")
+            raise InvalidArgument(
+                f"{where} has both payload and payload_base64; give only one", field=f"{where}.payload_base64"
+            )
         return bytes(payload), True
     if payload_base64 is UNSET:
-        raise InvalidArgument(f"{where} has neither payload nor payload_base64", field=f"{where}.payload")
+        raise InvalidArgument(f"{where} has neither payload nor payload_base64; give one", field=f"{where}.payload")
     try:
         return base64.b64decode(payload_base64, validate=True), False
     except (binascii.Error, ValueError):
-        raise InvalidArgument(f"{where}: payload_base64 is not base64", field=f"{where}.payload_base64") from None
+        raise InvalidArgument(f"{where}: payload_base64 is not valid base64", field=f"{where}.payload_base64") from None
 
 
 def payload_out(payload: Raw | UnsetType, payload_base64: str | UnsetType) -> bytes:
+    """Return the payload of a server's document, empty if it has none."""
     if payload is not UNSET:
         return bytes(payload)
     try:
@@ -63,7 +72,7 @@ def payload_out(payload: Raw | UnsetType, payload_base64: str | UnsetType) -> by
 
 
 def _payload_fields(payload: bytes | None, is_json: bool) -> dict[str, Any]:
-    """Return the fields of a payload that is shown only where it was asked for."""
+    """Return the fields of a payload that is included only on request; None if it was not requested."""
     if payload is None:
         return {"payload": UNSET, "payload_base64": UNSET}
     return dict(zip(("payload", "payload_base64"), payload_in(payload, is_json), strict=True))
@@ -75,12 +84,13 @@ def _payload_of_fields(out: InfoOut | ScheduledOut) -> bytes | None:
 
 
 def _copied(source: msgspec.Struct, kind: type[C], **own: Any) -> C:
-    """Return a struct with the fields that `source` has under the same names, and `own` for those that differ."""
+    """Return a `kind` with the fields of `source` that have the same names, and `own` for the other fields."""
     names = (name for name in kind.__struct_fields__ if name not in own)
     return kind(**{name: getattr(source, name) for name in names}, **own)
 
 
 def given_correlation_id(id: str, correlation_id: str) -> str | None:
+    """Return the correlation id that the caller gave, or None if the server used the message's id as its default."""
     return None if correlation_id == id else correlation_id
 
 
@@ -88,7 +98,10 @@ def given_correlation_id(id: str, correlation_id: str) -> str | None:
 
 
 def delivery_out(delivery: Delivery, *, with_payload: bool = True) -> DeliveryOut:
-    """Without its payload where that follows as a part of its own, or is for the caller to read by its receipt."""
+    """Return the document of a delivery.
+
+    Without the payload if it follows as a separate multipart part, or if the caller is to read it by the receipt.
+    """
     id = delivery.id
     payload: Raw | UnsetType = UNSET
     payload_base64: str | UnsetType = UNSET
@@ -121,6 +134,7 @@ def delivery_out(delivery: Delivery, *, with_payload: bool = True) -> DeliveryOu
 
 
 def delivery_of(out: DeliveryOut) -> Delivery:
+    """Return the delivery of a document."""
     return Delivery(
         snowflake=int(out.snowflake),
         given_correlation_id=given_correlation_id(out.id, out.correlation_id),
@@ -140,13 +154,14 @@ def delivery_of(out: DeliveryOut) -> Delivery:
 
 
 def _pieces_of(out: DeliveryOut) -> Pieces | None:
-    """Where they are is the server's to know."""
+    """Return the size and checksum of an omitted payload. Only the server knows where its pieces are stored."""
     if out.payload_bytes is UNSET or out.payload_crc32 is UNSET:
         return None
     return Pieces(0, out.payload_bytes, out.payload_crc32)
 
 
 def state_out(state: StateDocument) -> StateOut:
+    """Return the document of a message's state."""
     return StateOut(
         document=Raw(b"null" if state.document is None else state.document),
         etag=state.etag,
@@ -162,49 +177,58 @@ def _state_of(out: StateOut) -> StateDocument:
     )
 
 
-# Reading a member of an enumeration takes longer than reading a name.
+# A module-level name is faster to read than a member of an enumeration.
 _ACK = Settle.ACK
 
 
 def result_out(settle: Settle, result: Result) -> ResultOut:
-    """A result says what its verdict leaves open: a nack and a release the state, an extend the lease."""
+    """Return the document of a verdict's result.
+
+    It includes the new state for a nack or a release, and the new expiry for an extend.
+    """
     id = result.id
-    if settle is _ACK and result.ok:  # most results
+    # Most results are of this kind.
+    if settle is _ACK and result.ok:
         return ResultOut(
             id=id, ok=True, correlation_id=(result.given_correlation_id or id) if result.is_known else None
         )
-    tells_state = settle in (Settle.NACK, Settle.RELEASE) and result.ok
+    has_state = settle in (Settle.NACK, Settle.RELEASE) and result.ok
     return ResultOut(
         id=id,
         ok=result.ok,
         correlation_id=(result.given_correlation_id or id) if result.is_known else None,
         error=UNSET if result.error is None else to_wire_code(result.error),
-        state=result.state if tells_state and result.state is not None else UNSET,
+        state=result.state if has_state and result.state is not None else UNSET,
         retry_at=result.retry_at if settle is Settle.NACK and result.ok else UNSET,
         lease_expires_at=result.lease_expires_at if settle is Settle.EXTEND and result.ok else UNSET,
     )
 
 
-# The state that a verdict always leads to: such a result does not name it.
-_LEADS_TO = {Settle.ACK: State.SUCCEEDED, Settle.EXTEND: State.IN_FLIGHT}
+# The only state that a successful verdict of this kind leads to. The result's document omits it.
+_STATE_AFTER = {Settle.ACK: State.SUCCEEDED, Settle.EXTEND: State.IN_FLIGHT}
 
 
 def result_of(settle: Settle, out: ResultOut, snowflake: int | None = None) -> Result:
-    """`snowflake`: the message of the verdict, for a caller that knows it: reading an id takes as long as the rest."""
-    leads_to = _LEADS_TO.get(settle) if out.ok else None
+    """Return the result of a document.
+
+    `snowflake` is the message of the verdict, if the caller knows it. It saves parsing the id, which takes as long as
+    everything else here.
+    """
+    state_after = _STATE_AFTER.get(settle) if out.ok else None
     return Result(
         snowflake=parse_id(out.id) if snowflake is None else snowflake,
         ok=out.ok,
         given_correlation_id=None if out.correlation_id is None else given_correlation_id(out.id, out.correlation_id),
         is_known=out.correlation_id is not None,
         error=None if out.error is UNSET else from_wire_code(out.error),
-        state=leads_to if out.state is UNSET else State(out.state),
+        state=state_after if out.state is UNSET else State(out.state),
         retry_at=None if out.retry_at is UNSET else out.retry_at,
         lease_expires_at=None if out.lease_expires_at is UNSET else out.lease_expires_at,
     )
 
 
 def ledger_entry_out(entry: LedgerEntry) -> LedgerEntryOut:
+    """Return the document of an open claim."""
     return LedgerEntryOut(
         number=entry.number,
         claimed_at=entry.claimed_at,
@@ -214,6 +238,7 @@ def ledger_entry_out(entry: LedgerEntry) -> LedgerEntryOut:
 
 
 def ledger_entry_of(out: LedgerEntryOut) -> LedgerEntry:
+    """Return the open claim of a document."""
     return LedgerEntry(
         number=out.number,
         claimed_at=out.claimed_at,
@@ -226,10 +251,12 @@ def ledger_entry_of(out: LedgerEntryOut) -> LedgerEntry:
 
 
 def info_out(info: Info) -> InfoOut:
+    """Return the document of a message's information."""
     return _copied(info, InfoOut, snowflake=str(info.snowflake), **_payload_fields(info.payload, info.is_json))
 
 
 def info_of(out: InfoOut) -> Info:
+    """Return the message information of a document."""
     payload = _payload_of_fields(out)
     return _copied(
         out,
@@ -242,6 +269,7 @@ def info_of(out: InfoOut) -> Info:
 
 
 def event_out(event: JournalEvent) -> JournalEventOut:
+    """Return the document of a journal event."""
     return JournalEventOut(
         seq=event.seq,
         shard=event.shard,
@@ -263,6 +291,7 @@ def event_out(event: JournalEvent) -> JournalEventOut:
 
 
 def event_of(out: JournalEventOut) -> JournalEvent:
+    """Return the journal event of a document."""
     return JournalEvent(
         snowflake=parse_id(out.id),
         given_correlation_id=given_correlation_id(out.id, out.correlation_id),
@@ -284,7 +313,7 @@ def event_of(out: JournalEventOut) -> JournalEvent:
 
 
 def config_of(document: Mapping[str, Any], kind: type[C]) -> C:
-    """The fields of `kind`, inside nested documents too; a newer server may say more."""
+    """Return a `kind` of a document, and of its nested documents. Fields that a newer server added are ignored."""
     known = {field.name: field for field in msgspec.structs.fields(kind)}
     fields: dict[str, Any] = {}
     for name, value in document.items():
@@ -299,11 +328,13 @@ def config_of(document: Mapping[str, Any], kind: type[C]) -> C:
 
 
 def schedule_out(info: ScheduleInfo) -> ScheduleOut:
+    """Return the document of a schedule."""
     message = info.message
     fields = _payload_fields(message.payload, message.is_json)
     return _copied(info, ScheduleOut, message=_copied(message, ScheduledOut, **fields))
 
 
 def schedule_of(out: ScheduleOut) -> ScheduleInfo:
+    """Return the schedule of a document."""
     message = _copied(out.message, ScheduledMessage, payload=_payload_of_fields(out.message))
     return _copied(out, ScheduleInfo, message=message)

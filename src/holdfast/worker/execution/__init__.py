@@ -1,5 +1,5 @@
-"""One claimed message, from its handler's start to its outcome.
+"""Handle one claimed message, from the start of its handler to its outcome.
 
-It must not claim messages; it sends a verdict only through `verdict_sender.py`.
-Start reading at `executor.py`.
+Claims no messages; sends verdicts only through `verdict_sender.py`.
+Start with `executor.py`.
 """

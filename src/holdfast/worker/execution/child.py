@@ -1,4 +1,4 @@
-"""Inside a handler's own process."""
+"""The code that runs inside a handler process."""
 
 import importlib
 import os
@@ -16,25 +16,29 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.parsing.durations import Duration
 from holdfast.worker.execution.tracing import following
 from holdfast.worker.handlers import read_signature
-from holdfast.worker.outcome import HandlerFault, fault_of
+from holdfast.worker.outcomes import HandlerFault, fault_of
 
-# --- What is said over the pipe ------------------------------------------------------------------------------------
+# --- Messages over the pipe ----------------------------------------------------------------------------------------
 
 
 class ChildReady(NamedTuple):
-    pass
+    """Sent by the process: it has imported the handler."""
 
 
 class ChildBroken(NamedTuple):
+    """Sent by the process: it could not import the handler."""
+
     text: str
 
 
 class ChildJob(NamedTuple):
+    """Sent by the worker: a message to handle."""
+
     held: MessageFacts
 
 
 class ChildRequest(NamedTuple):
-    """A verb of the message, for the worker to carry out: the connection is there."""
+    """Sent by the process: a method of the message for the worker, which has the connection, to carry out."""
 
     verb: str
     args: tuple[Any, ...]
@@ -42,12 +46,16 @@ class ChildRequest(NamedTuple):
 
 
 class ChildReply(NamedTuple):
+    """Sent by the worker: the result of a `ChildRequest`."""
+
     value: Any
     error: tuple[type[HoldfastError], str, dict[str, object]] | None
     held: MessageFacts
 
 
 class ChildDone(NamedTuple):
+    """Sent by the process: the handler has ended."""
+
     fault: HandlerFault | None
 
 
@@ -55,14 +63,14 @@ class ChildDone(NamedTuple):
 
 
 class ChildMessage(SyncMessage):
-    """A message whose verbs travel to the worker's process."""
+    """A message whose methods are carried out by the worker's process."""
 
     __slots__ = ("_lock", "_pipe")
 
     def __init__(self, held: MessageFacts, pipe: "Connection[Any, Any]") -> None:
         super().__init__(held)
         self._pipe = pipe
-        # The handler may have threads of its own.
+        # The handler may use the message in several threads.
         self._lock = threading.Lock()
 
     def read_part(self, offset: int, limit: int) -> bytes:
@@ -95,22 +103,23 @@ class ChildMessage(SyncMessage):
     def _ask(self, verb: str, *args: Any, **named: Any) -> Any:
         with self._lock:
             self._pipe.send(ChildRequest(verb, args, named))
-            answer: ChildReply = self._pipe.recv()
+            reply: ChildReply = self._pipe.recv()
         delivery = self._held.delivery
-        self._held = answer.held
+        self._held = reply.held
         if delivery.pieces is None:
-            self._held.delivery = delivery  # a large payload that was read here: the worker does not have it
-        if answer.error is not None:
-            kind, text, facts = answer.error
+            self._held.delivery = delivery  # keeps a large payload that was read here and that the worker does not have
+        if reply.error is not None:
+            kind, text, facts = reply.error
             raise kind(text, **facts)
-        return answer.value
+        return reply.value
 
 
 # --- The process ---------------------------------------------------------------------------------------------------
 
 
 def child_main(pipe: "Connection[Any, Any]", target: str) -> None:
-    # A terminal's Ctrl-C, and a service manager's SIGTERM, reach every process of the group: the worker decides.
+    """Import a handler and run it for each message that the worker sends, until the worker closes the pipe."""
+    # Ctrl-C in a terminal and a service manager's SIGTERM reach every process of the group. Only the worker reacts.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -137,11 +146,14 @@ def _handle(function: Callable[..., Any], signature: Any, message: ChildMessage)
         with following(message):
             signature.call(function, payload, message)
     except BaseException as error:
-        return fault_of(error)._replace(traceback="".join(traceback.format_exception(error))[-8_192:]).packed()
+        return (
+            fault_of(error)._replace(traceback="".join(traceback.format_exception(error))[-8_192:]).without_exception()
+        )
     return None
 
 
 def import_target(target: str) -> Callable[..., Any]:
+    """Return the function that `module:name` names."""
     module, _, name = target.partition(":")
     found: Any = reduce(getattr, name.split("."), importlib.import_module(module))
     function: Callable[..., Any] = found
@@ -149,7 +161,7 @@ def import_target(target: str) -> Callable[..., Any]:
 
 
 def _end_with_parent() -> None:
-    """A worker that is killed takes its handlers with it: their leases run out, and another does their work."""
+    """End this process when the worker dies. The leases then expire, and another worker handles the messages."""
     from multiprocessing import parent_process
 
     parent = parent_process()

@@ -1,60 +1,65 @@
-"""The ways to run a handler: on the event loop, in a thread, in a process."""
+"""Run handlers: the protocol of all runners, and the runners on the event loop."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any, Protocol
 
 from holdfast.client.blocking import BlockingDriver, BlockingMessage
 from holdfast.model.errors import InvalidArgument
-from holdfast.worker.exceptions import LeaseLost
-from holdfast.worker.execution.threads import Threads
 from holdfast.worker.execution.tracing import following
 from holdfast.worker.handlers import Handler
-from holdfast.worker.outcome import HandlerFault, fault_of
+from holdfast.worker.outcomes import HandlerFault, LeaseLost, fault_of
 from holdfast.worker.work import Work
 
 
-class Running(Protocol):
-    """A handler at work. `ended` is None when it succeeded; it is never cancelled, and never raises."""
+class RunningHandler(Protocol):
+    """A running handler. The result of `ended` is None if it succeeded. `ended` is never cancelled and never raises."""
 
     @property
     def ended(self) -> "asyncio.Future[HandlerFault | None]": ...
 
     @property
     def begun(self) -> "asyncio.Future[None] | None":
-        """Done when the handler has begun, or ended without beginning; None: it begins at once."""
+        """Return a future that is done once the handler has started, or None if it starts at once."""
 
     @property
     def has_cleanup(self) -> bool:
-        """Told to stop, it does so soon: worth waiting for."""
+        """Return whether the handler ends soon after it is told to stop, so that waiting for it is worthwhile."""
 
-    def interrupt(self, reason: Exception) -> None: ...
+    def interrupt(self, reason: Exception) -> None:
+        """Tell the handler to stop."""
 
 
-class Way(Protocol):
+class HandlerRunner(Protocol):
+    """A way to run handlers."""
+
     @property
     def is_ready(self) -> bool:
-        """A handler could begin at once."""
+        """Return whether a handler can start at once."""
 
     async def prepare(self, handler: Handler) -> None:
-        """Get ready for the next message before it is claimed; raise if that fails."""
+        """Prepare to start a handler, before its message is claimed. Raise `HandlerDied` if that fails."""
 
-    def start(self, handler: Handler, work: Work, payload: Any) -> Running: ...
+    def start(self, handler: Handler, work: Work, payload: Any) -> RunningHandler:
+        """Start a handler for a message."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End idle threads and processes."""
 
 
-class _AlwaysReady:
+class AlwaysReady:
+    """A runner that needs no preparation."""
+
     is_ready = True
 
     async def prepare(self, handler: Handler) -> None:
-        pass
+        """Do nothing."""
 
 
-class LoopWay(_AlwaysReady):
-    def start(self, handler: Handler, work: Work, payload: Any) -> Running:
+class LoopRunner(AlwaysReady):
+    """The runner of async functions on the worker's event loop."""
+
+    def start(self, handler: Handler, work: Work, payload: Any) -> RunningHandler:
         return _OnLoop(handler, work, payload)
 
     def close(self) -> None:
@@ -75,7 +80,7 @@ class _OnLoop:
         self._task.cancel(reason)
 
     async def _run(self, handler: Handler, work: Work, payload: Any) -> HandlerFault | None:
-        # Everything, sys.exit() too: a handler must not take the loop down with it.
+        # Catches every error, even SystemExit, because a handler must not end the worker's event loop.
         try:
             with following(work.message):
                 await handler.signature.call(handler.function, payload, work.message)
@@ -84,66 +89,17 @@ class _OnLoop:
         return None
 
     def _done(self, task: "asyncio.Task[HandlerFault | None]") -> None:
-        # Cancelled before its first step it has not even begun to catch anything.
+        # A task that is cancelled before its first step ends as cancelled, because `_run` could not catch it.
         self.ended.set_result(fault_of(asyncio.CancelledError()) if task.cancelled() else task.result())
 
 
-class ThreadWay(_AlwaysReady):
-    def __init__(self, name: str) -> None:
-        self._threads = Threads(name)
-
-    def start(self, handler: Handler, work: Work, payload: Any) -> Running:
-        loop = asyncio.get_running_loop()
-        message = BlockingMessage(work.message, BlockingDriver(runner_on(loop), lambda: None))
-
-        def run() -> HandlerFault | None:
-            with following(work.message):
-                handler.signature.call(handler.function, payload, message)
-            return None
-
-        return InThread(self._threads, run)
-
-    def close(self) -> None:
-        self._threads.close()
-
-
-class InThread:
-    """A blocking call in a thread. Nothing can stop it but itself: its message raises `LeaseLost` at the next touch."""
-
-    has_cleanup = False
-    begun: "asyncio.Future[None] | None" = None
-
-    def __init__(self, threads: Threads, call: Callable[[], HandlerFault | None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[HandlerFault | None] = self._loop.create_future()
-        self._call = call
-        # The thread's identity once it runs, for the log if it never ends.
-        self.thread_id: int | None = None
-        threads.submit(self._run)
-
-    def interrupt(self, reason: Exception) -> None:
-        pass
-
-    def _run(self) -> None:
-        self.thread_id = threading.get_ident()
-        try:
-            fault = self._call()
-        except BaseException as error:
-            fault = fault_of(error)
-        with suppress(RuntimeError):  # the loop is closed: the worker stopped without this one
-            self._loop.call_soon_threadsafe(self._end, fault)
-
-    def _end(self, fault: HandlerFault | None) -> None:
-        self.ended.set_result(fault)
-
-
-class InlineWay(_AlwaysReady):
-    """For tests: a plain function is called right here, on the loop, and its message's verbs are carried out inline."""
+class InlineRunner(AlwaysReady):
+    """The runner of plain functions in tests: it calls them, and the methods of their messages, on the event loop."""
 
     def __init__(self, driver: BlockingDriver) -> None:
         self._driver = driver
 
-    def start(self, handler: Handler, work: Work, payload: Any) -> Running:
+    def start(self, handler: Handler, work: Work, payload: Any) -> RunningHandler:
         message = BlockingMessage(work.message, self._driver)
 
         async def call(payload: Any, _: Any) -> None:
@@ -156,17 +112,18 @@ class InlineWay(_AlwaysReady):
 
 
 class _Both:
-    """A signature that passes on everything."""
+    """A signature that passes both the payload and the message."""
 
     def call(self, function: Callable[..., Any], payload: Any, message: Any) -> Any:
+        """Call a function with both."""
         return function(payload, message)
 
 
 _BOTH: Any = _Both()
 
 
-def runner_on(loop: asyncio.AbstractEventLoop) -> Any:
-    """What runs a coroutine on the loop for a thread that waits."""
+def make_blocking_run(loop: asyncio.AbstractEventLoop) -> Any:
+    """Return a function that runs a coroutine on `loop` and blocks the calling thread until it is done."""
 
     def run(work: Coroutine[Any, Any, Any]) -> Any:
         if loop.is_closed():
@@ -174,7 +131,7 @@ def runner_on(loop: asyncio.AbstractEventLoop) -> Any:
             raise LeaseLost("the worker has stopped, and gave the message back")
         if asyncio._get_running_loop() is loop:
             work.close()
-            raise InvalidArgument("this would wait for the event loop on the event loop: use the async API there")
+            raise InvalidArgument("a blocking call on the event loop would deadlock; use the async API there")
         return asyncio.run_coroutine_threadsafe(work, loop).result()
 
     return run

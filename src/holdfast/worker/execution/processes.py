@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: whatever becomes of one, the worker and its other handlers go on."""
+"""Run handlers in separate processes, so that a crash of one affects neither the worker nor other handlers."""
 
 import asyncio
 import signal
@@ -10,7 +10,6 @@ from typing import Any
 from holdfast.clock import Timer
 from holdfast.model.errors import HoldfastError
 from holdfast.runtime import LoopRuntime
-from holdfast.worker.exceptions import HandlerDied
 from holdfast.worker.execution.child import (
     ChildBroken,
     ChildDone,
@@ -20,30 +19,33 @@ from holdfast.worker.execution.child import (
     ChildRequest,
     child_main,
 )
-from holdfast.worker.execution.function_runners import InThread, Running, runner_on
-from holdfast.worker.execution.threads import Threads
-from holdfast.worker.handlers import Handler, check_importable, late_start
-from holdfast.worker.outcome import FaultKind, HandlerFault, fault_of
+from holdfast.worker.execution.function_runners import RunningHandler, make_blocking_run
+from holdfast.worker.execution.threads import InThread, Threads
+from holdfast.worker.handlers import Handler, check_importable, startup_timeout_error
+from holdfast.worker.outcomes import FaultKind, HandlerDied, HandlerFault, fault_of
 from holdfast.worker.work import Work
 
 
-class ProcessWay:
-    """A process for each slot in use, kept for the next message. The first starts before a message is claimed."""
+class ProcessRunner:
+    """The runner of plain functions in processes: one for each slot in use, kept for the next message.
+
+    The first process starts before a message is claimed.
+    """
 
     def __init__(self, name: str, runtime: LoopRuntime) -> None:
-        # A thread for each process at work: it waits for the answer, and carries out what the handler asks for.
+        # One thread for each running handler. It waits for the process, and carries out the methods of its message.
         self._threads = Threads(name)
         self._name = name
         self._runtime = runtime
         self._idle: list[Child] = []
         self._starting: _Starting | None = None
-        # Set when a process becomes idle, or could not start.
+        # Set when a process becomes idle or fails to start.
         self._changed = asyncio.Event()
 
     async def prepare(self, handler: Handler) -> None:
-        """Wait until a process is idle, and start one if need be, so that no message is held while it starts.
+        """Wait until a process is idle, and start one if needed, so that no message is held while it starts.
 
-        Raise `HandlerDied` if it cannot import the handler, or not within `startup_timeout`.
+        Raise `HandlerDied` if the process cannot import the handler within `startup_timeout`.
         """
         while not self.is_ready:
             self._changed.clear()
@@ -54,7 +56,7 @@ class ProcessWay:
                 failure, self._starting = self._starting.failure, None
                 raise failure
             else:
-                # One that was at work may become idle first: then the next message need not wait for the other.
+                # A running process may become idle first. Then the next message need not wait for the new one.
                 await self._changed.wait()
 
     @property
@@ -68,12 +70,12 @@ class ProcessWay:
             self._starting = None
         self._changed.set()
 
-    def start(self, handler: Handler, work: Work, payload: Any) -> Running:
+    def start(self, handler: Handler, work: Work, payload: Any) -> RunningHandler:
         return _InProcess(self, self._take(handler), work)
 
     def _take(self, handler: Handler) -> "Child":
         while self._idle:
-            # One may have been killed while it had nothing to do.
+            # An idle process may have been killed.
             if (child := self._idle.pop()).is_alive:
                 return child
         return self._new(handler)
@@ -82,7 +84,7 @@ class ProcessWay:
         return Child(check_importable(handler.function), self._name)
 
     def close(self) -> None:
-        """End the idle processes. Those at work have been killed, or end when they are done."""
+        """End the idle processes. The others have been killed, or end once their handler has ended."""
         for child in self._idle:
             child.end()
         self._idle.clear()
@@ -91,13 +93,14 @@ class ProcessWay:
         self._threads.close()
 
     def take_back(self, child: "Child") -> None:
+        """Keep a process for the next message if it is still alive."""
         if child.is_alive:
             self._idle.append(child)
             self._changed.set()
 
 
 class _Starting(InThread):
-    """A process that starts before there is a message for it. Killed when it takes longer than it may."""
+    """The start of a process before there is a message for it. The process is killed after `startup_timeout`."""
 
     def __init__(self, threads: Threads, child: "Child", handler: Handler, runtime: LoopRuntime) -> None:
         self.child = child
@@ -105,7 +108,7 @@ class _Starting(InThread):
         self._timer: Timer | None = None
         if (startup_ms := handler.options.startup_timeout_ms) is not None:
             late_at = runtime.clock.now_ms() + startup_ms
-            self._timer = runtime.call_at(late_at, lambda: self._give_up(late_start(handler)))
+            self._timer = runtime.call_at(late_at, lambda: self._give_up(startup_timeout_error(handler)))
         super().__init__(threads, child.start)
 
     def _give_up(self, why: HandlerDied) -> None:
@@ -121,32 +124,34 @@ class _Starting(InThread):
 
 
 class _InProcess(InThread):
+    """A handler in a process, with the thread that waits for it."""
+
     has_cleanup = True
 
-    def __init__(self, way: ProcessWay, child: "Child", work: Work) -> None:
+    def __init__(self, runner: ProcessRunner, child: "Child", work: Work) -> None:
         loop = asyncio.get_running_loop()
-        run = runner_on(loop)
+        run = make_blocking_run(loop)
         begun: asyncio.Future[None] = loop.create_future()
         self.begun = begun
-        self._way = way
+        self._runner = runner
         self._child = child
 
         def begin() -> None:
-            with suppress(RuntimeError):  # the loop is closed: the worker stopped without this one
+            with suppress(RuntimeError):  # the loop is closed: the worker has stopped without waiting for this one
                 loop.call_soon_threadsafe(begun.set_result, None)
 
-        super().__init__(way._threads, lambda: child.handle(work, run, begin))
+        super().__init__(runner._threads, lambda: child.handle(work, run, begin))
 
     def interrupt(self, reason: Exception) -> None:
         self._child.kill()
 
     def _end(self, fault: HandlerFault | None) -> None:
-        self._way.take_back(self._child)
+        self._runner.take_back(self._child)
         super()._end(fault)
 
 
 class Child:
-    """A process that imports one handler and runs it, message after message. Used by one thread at a time."""
+    """A process that imports one handler and runs it for one message after another. One thread at a time uses it."""
 
     def __init__(self, target: str, name: str) -> None:
         self._target = target
@@ -158,16 +163,18 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
+        """Return whether the process is running and was not killed."""
         return not self._is_killed and self._process is not None and self._process.is_alive()
 
     def kill(self) -> None:
+        """Kill the process, or prevent its start."""
         with self._lock:
             self._is_killed = True
             if self._process is not None:
                 self._process.kill()
 
     def start(self) -> HandlerFault | None:
-        """Start the process unless it runs already. Blocking. Return why it could not start."""
+        """Start the process unless it is running, and wait until it is ready. Return the fault if it cannot start."""
         try:
             if self._process is None:
                 self._start()
@@ -180,42 +187,43 @@ class Child:
         return None
 
     def handle(self, work: Work, run: Any, begin: Callable[[], None]) -> HandlerFault | None:
-        """Run the handler, and call `begin` once its process is ready for it. Blocking.
+        """Run the handler for a message and wait for it, and call `begin` once the process is ready.
 
-        However the process ends, there is an answer. One that never started is not the message's fault.
+        Return None if the handler succeeded, otherwise the fault, also if the process ends unexpectedly. The fault of a
+        process that never started does not count against the message.
         """
         if (fault := self.start()) is not None:
             return fault
         begin()
         try:
             self._pipe.send(ChildJob(work.message._held))
-            while not isinstance(said := self._pipe.recv(), ChildDone):
-                self._pipe.send(_carry_out(said, work, run))
-            return None if said.fault is None else said.fault.unpacked()
+            while not isinstance(message := self._pipe.recv(), ChildDone):
+                self._pipe.send(_carry_out(message, work, run))
+            return None if message.fault is None else message.fault.with_text_exception()
         except (EOFError, OSError):
             return fault_of(HandlerDied(f"the handler's process died: {self.end()}"))
 
     def _start(self) -> None:
-        import multiprocessing  # here: most workers have no use for it
+        import multiprocessing  # imported only here, because most workers do not need it
 
-        # Spawned, not forked: this process has threads and a loop, whose locks a copy would find held for ever.
+        # Spawned, not forked: in a forked copy, locks that other threads of this process held would never be released.
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        process = context.Process(target=child_main, args=(theirs, self._target), name=f"holdfast-{self._name}")
+        self._pipe, child_pipe = context.Pipe()
+        process = context.Process(target=child_main, args=(child_pipe, self._target), name=f"holdfast-{self._name}")
         with self._lock:
             if self._is_killed:
-                raise EOFError("killed before it began")
+                raise EOFError("killed before it started")
             process.start()
             self._process = process
-        theirs.close()
+        child_pipe.close()
         match self._pipe.recv():
             case ChildReady():
                 pass
             case ChildBroken(text=text):
-                raise _CannotImport(f"the handler's process cannot import {self._target}: {text}")
+                raise _CannotImport(f"the process of the handler cannot import {self._target}: {text}")
 
     def end(self) -> str:
-        """Make sure that it is gone; answers how it went."""
+        """Kill the process and wait for its end. Return a description of how it ended."""
         self.kill()
         if self._pipe is not None:
             self._pipe.close()
@@ -228,16 +236,16 @@ class Child:
         return f"exit code {code}"
 
 
-# By the exit code that multiprocessing makes of them.
+# Signal names by the exit code that multiprocessing reports for them.
 _SIGNALS = {-each.value: each.name for each in signal.Signals}
 
 
 class _CannotImport(Exception):
-    pass
+    """A handler process could not import its handler."""
 
 
 def _carry_out(request: ChildRequest, work: Work, run: Any) -> ChildReply:
-    """What the handler asked of its message, done on the worker's loop."""
+    """Carry out a method of the message, which a handler process called, on the worker's event loop."""
     held = work.message._held
     try:
         value = run(getattr(work.message, request.verb)(*request.args, **request.named))

@@ -1,4 +1,4 @@
-"""The queue's policy as the worker knows it, and what a failure means under it."""
+"""Decide the verdict for a handler that did not succeed, by the handler's options and the queue's policy."""
 
 from msgspec.structs import replace
 
@@ -11,17 +11,19 @@ from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Settle, Verdict
 from holdfast.model.rules.retry import backoff_ms
 from holdfast.runtime import LoopRuntime
-from holdfast.worker.consuming.verdict_sender import TROUBLE
-from holdfast.worker.consuming.waiting import log
-from holdfast.worker.options import Options
-from holdfast.worker.outcome import FaultKind, HandlerFault
+from holdfast.worker.context import log
+from holdfast.worker.handlers import Options
+from holdfast.worker.outcomes import FaultKind, HandlerFault
+from holdfast.worker.verdict_sender import TROUBLE
 from holdfast.worker.work import WorkMessage
 
-# A policy is read again after so long: operators change it while workers run.
+# The queue's policy is read again after this time, because operators may change it while workers run.
 FRESH_MS = 300_000
 
 
 class RetryPolicy:
+    """The retry policy of one handler."""
+
     def __init__(self, options: Options, client: AsyncHoldfast, runtime: LoopRuntime, dice: Dice) -> None:
         self._options = options
         self._client = client
@@ -31,7 +33,7 @@ class RetryPolicy:
         self._read_at: int | None = None
 
     async def policy(self) -> QueuePolicy:
-        """As last read, or the defaults: a worker that may not read it does without."""
+        """Return the queue's policy as last read, or the default policy if the worker may not read it."""
         now_ms = self._clock.now_ms()
         if self._read_at is None or now_ms - self._read_at >= FRESH_MS:
             self._read_at = now_ms
@@ -39,10 +41,11 @@ class RetryPolicy:
             try:
                 self._policy = await self._client.queue(ref.queue, tenant=ref.tenant).policy()
             except (HoldfastError, *TROUBLE):
-                pass  # the next look is soon enough: what hangs on it is a warning, and tries beyond the queue's own
+                pass  # not urgent: only a warning and retries beyond the queue's depend on it
         return self._policy
 
     async def verdict_of(self, message: WorkMessage, fault: HandlerFault) -> Verdict:
+        """Return the verdict for a fault."""
         receipt = message._held.delivery.receipt
         match fault.kind:
             case FaultKind.UNSTARTED:
@@ -57,11 +60,11 @@ class RetryPolicy:
                 return await self._failure(message, fault)
 
     async def _failure(self, message: WorkMessage, fault: HandlerFault) -> Verdict:
-        """Return a nack; a final one, with reason `retries`, when the handler's own retries are used up.
+        """Return a nack, which is final, with the reason `retries`, once the handler's own retries are used up.
 
-        The handler's `retries` may be more than the queue's. While the queue has retries left, a failure is a plain
-        nack, so the counts are right. Beyond them the message is deferred, which the queue does not count: the attempts
-        are counted then.
+        The handler's `retries` may exceed the queue's. While the queue has retries left, a failure is a plain nack, so
+        that the queue's counts are right. After that the message is deferred, which the queue does not count as a
+        failure, and the worker counts attempts instead.
         """
         receipt, retries = message._held.delivery.receipt, self._options.retries
         used = message.attempt - 1
@@ -70,7 +73,8 @@ class RetryPolicy:
         policy = await self.policy()
         if used < min(retries, policy.max_retries):
             return self._nack(message, fault, used)
-        # Claims that were released, deferred, or made before a redrive are attempts too, but no failures: ask.
+        # Attempts that were released, deferred or made before a redrive are no failures. The stored message has the
+        # counts.
         info = await self._info(message)
         uncounted = 0
         if info is not None:
@@ -96,14 +100,15 @@ class RetryPolicy:
             return fault.delay_ms
         try:
             return self._options.delay_ms(used, self._dice.roll())
-        except Exception:  # a function of the program's own
-            log.exception("the backoff of %s failed; the queue's own is used", self._options.ref)
+        except Exception:  # `backoff` may be a function of the program
+            log.exception("the backoff function of %s failed; the queue's backoff is used", self._options.ref)
             return None
 
     async def clarify(self, message: WorkMessage, verdict: Verdict, result: Result) -> Result:
-        """A verdict that was refused as stale, but sent before without an answer: was it that one that settled it?
+        """Find out whether a verdict that is now refused as stale was carried out by an earlier attempt.
 
-        A message that is gone was finished, by us or by another: it will not be done again, which is what matters.
+        Call this if the earlier attempt got no response. Return a successful result if it was carried out. A message
+        that no longer exists counts as acked: it will not be handled again, whoever finished it.
         """
         try:
             info = await self._client.queue(message.queue, tenant=message.tenant).get(str(message.id))

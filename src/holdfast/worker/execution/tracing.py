@@ -1,4 +1,4 @@
-"""The producer's trace goes on in the handler, where OpenTelemetry is installed."""
+"""Continue the producer's trace in the handler, if OpenTelemetry is installed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +13,9 @@ _library: Any = None
 
 @contextmanager
 def following(message: Message) -> Iterator[None]:
-    """Around a handler: a span `process QUEUE` under the context in the message's headers is the current one.
+    """Run a handler in a span `process QUEUE`, whose parent is the trace context in the message's headers.
 
-    A message that carries none starts no trace: whether to is the producer's to say.
+    A message without one starts no trace, because the producer decides whether there is one.
     """
     library: Any = _opentelemetry() if TRACEPARENT in message.headers else _MISSING
     if library is _MISSING:
@@ -24,7 +24,7 @@ def following(message: Message) -> Iterator[None]:
     propagate, trace = library
     span = trace.get_tracer("holdfast").start_as_current_span(
         f"process {message.queue}",
-        # Never the ambient context: a handler belongs to its message alone.
+        # Not the current context, because a handler belongs only to its message's trace.
         context=propagate.extract(message.headers, context=_empty()),
         kind=trace.SpanKind.CONSUMER,
         attributes={
@@ -38,7 +38,7 @@ def following(message: Message) -> Iterator[None]:
             "holdfast.attempt": message.attempt,
             "holdfast.version": message.version,
         },
-        # The text of an error may quote the payload.
+        # An error's text may contain parts of the payload.
         record_exception=False,
     )
     with span:
@@ -46,7 +46,7 @@ def following(message: Message) -> Iterator[None]:
 
 
 def _opentelemetry() -> Any:
-    """Looked for once, at the first message: importing Holdfast stays quick."""
+    """Return the library, or `_MISSING`. It is imported at the first message, so that importing Holdfast stays fast."""
     global _library
     if _library is None:
         try:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on sockets: requests are read and parsed, responses written.
+"""Speak HTTP/1.1 on sockets: read and parse requests, run calls, write responses.
 
 Knows no routes and no operations.
 Start with `connection.py`, then `exchange.py`.

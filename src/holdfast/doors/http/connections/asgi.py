@@ -1,4 +1,4 @@
-"""An exchange as ASGI sees it: a scope, events to receive and events to send."""
+"""Present an exchange as an ASGI call: a scope, and events to receive and to send."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -14,12 +14,12 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 
-# A status whose response never has a body.
+# Statuses whose responses never have a body.
 _BODILESS = frozenset({204, 304})
 
 
 class AsgiCall(NamedTuple):
-    """A call as ASGI gives it."""
+    """The arguments of an ASGI application."""
 
     scope: AsgiScope
     receive: Receive
@@ -27,14 +27,14 @@ class AsgiCall(NamedTuple):
 
 
 class AsgiEvents:
-    """Makes events of a request, and a response of events."""
+    """The converter of one exchange's request to ASGI events, and of ASGI events to its response."""
 
     def __init__(self, exchange: "Exchange") -> None:
         self._exchange = exchange
         self._connection = exchange.connection
         self._must_continue = exchange.head.expects_continue
-        # The head waits for the first part of the body, so that both leave as one packet. A response whose first part
-        # may be long in coming sends an empty part after its head.
+        # The head waits for the first part of the body, so that both leave in one packet. A handler whose first part
+        # may take long sends an empty part after the head.
         self._held_head = b""
         self._is_chunked = False
         self._bytes_left = 0
@@ -62,30 +62,34 @@ class AsgiEvents:
         }
 
     async def receive(self) -> MutableMapping[str, Any]:
+        """Return the next event: a part of the body, or that the caller has left."""
         exchange = self._exchange
         if self._must_continue and not exchange.is_answered and not self._connection.transport.is_closing():
             self._must_continue = False
             self._connection.responses.write(CONTINUE)
-        if not exchange.is_left and not exchange.is_answered:
+        if not exchange.has_caller_left and not exchange.is_answered:
             self._connection.resume_reading()
             await self.changed.wait()
             self.changed.clear()
-        if exchange.is_left or exchange.is_answered:
+        if exchange.has_caller_left or exchange.is_answered:
             return {"type": "http.disconnect"}
         return {"type": "http.request", "body": exchange.take_part(), "more_body": not exchange.is_body_whole}
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
-        """Write an event once the connection takes more; drop it if the caller is gone."""
+        """Write an event once the connection takes more bytes, or drop it if the caller has left.
+
+        Raise `RuntimeError` for an event out of order.
+        """
         exchange, connection = self._exchange, self._connection
-        if connection.responses.is_paused and not exchange.is_left:
+        if connection.responses.is_paused and not exchange.has_caller_left:
             await connection.responses.drained()
-        if exchange.is_left:
+        if exchange.has_caller_left:
             return
         if exchange.is_answered:
             raise RuntimeError(f"{message['type']} was sent after the end of the response")
         expected = "http.response.body" if exchange.has_begun else "http.response.start"
         if message["type"] != expected:
-            raise RuntimeError(f"{message['type']} was sent in the place of {expected}")
+            raise RuntimeError(f"{message['type']} was sent instead of {expected}")
         if exchange.has_begun:
             self._send_body(message.get("body", b""), is_last=not message.get("more_body", False))
         else:
@@ -101,7 +105,7 @@ class AsgiEvents:
             check_header(name, value)
             name = name.lower()
             if name == b"connection":
-                # Written by us: a response may end its connection, and say nothing else about it.
+                # The server writes this header itself. A response may only ask to close its connection.
                 if b"close" in (token.strip().lower() for token in value.split(b",")):
                     exchange.keep_alive = False
                 continue
@@ -148,6 +152,6 @@ class AsgiEvents:
             self._connection.responses.write(data)
 
     def write_held_head(self) -> None:
-        """Let the head of a response that broke off reach the caller."""
+        """Write the head of a response that failed before its first part."""
         if self._held_head and not self._connection.transport.is_closing():
             self._write(b"")

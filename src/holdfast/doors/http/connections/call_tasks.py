@@ -1,4 +1,4 @@
-"""Calls that run as tasks: all but those of a hot path that never need one."""
+"""Run calls as tasks: all except those of hot routes that never need a task."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ _log = logging.getLogger("holdfast")
 
 
 class CallTasks:
-    """Runs the calls of all connections of a server, and owns their tasks."""
+    """The owner of the call tasks of all connections of a server."""
 
     def __init__(self, app: Asgi, loop: asyncio.AbstractEventLoop) -> None:
         self._app = app
@@ -21,12 +21,12 @@ class CallTasks:
         self.running: set[asyncio.Task[None]] = set()
 
     def start(self, exchange: Exchange) -> None:
-        """Carry out a request by the application."""
+        """Run the application for a request."""
         scope, receive, send = exchange.events()
         self._own(self._run_app(exchange, self._app(scope, receive, send)))
 
     def go_on(self, exchange: Exchange, rest: RemainingSteps[None]) -> None:
-        """Carry on a call that was begun without a task and turns out to need one."""
+        """Continue, as a task, a call that began without one and turned out to need it."""
         self._own(self._run_rest(exchange, rest))
 
     def _own(self, call: Coroutine[Any, Any, None]) -> None:

@@ -1,12 +1,12 @@
-"""HTTP/1.1 on one connection.
+"""One HTTP/1.1 connection.
 
-`HttpConnection` reads requests, runs them one after the other in the order in which they came, and writes their
-responses. A request of a hot path that came whole is carried out at once, without a task. Every other request goes to
-the ASGI application, as a task.
+`HttpConnection` reads requests, runs them one after the other in the order in which they arrived, and writes their
+responses. A request to a hot route that has arrived whole runs at once, without a task. Every other request goes to the
+ASGI application, as a task.
 
-All responses that are ready by the end of one read leave by one write.
+All responses that are ready by the end of one read leave in one write.
 
-While several tenants call at once, what was read is held back until the connection's turn comes (`HeldRequests`).
+While several tenants call at once, received bytes are held until the connection's turn (`HeldRequests`).
 """
 
 import asyncio
@@ -27,20 +27,23 @@ from holdfast.service.limits.request_turns import UNIDENTIFIED
 if TYPE_CHECKING:
     from holdfast.doors.http.connections.connections import HttpConnections, KnownHead
 
-# Requests sent ahead of their turn. Reading stops at the first of them, but one read may bring thousands.
+# The maximum number of pipelined requests. Reading pauses at the first of them, but one read may contain thousands.
 MAX_PIPELINED = 64
-# From the first byte, or from the connection, to the end of the headers.
+# The time from the first byte of a head, or from the start of the connection, to the end of the head.
 HEAD_PATIENCE_S = 10.0
-# A caller that is refused while it sends would lose the answer to a reset: what it still sends is read and dropped.
+# If the connection of a refused caller were closed while the caller still sends, a reset could destroy the response.
+# Therefore bytes are read and dropped for this time, and up to this number.
 LINGER_S = 1.0
 MAX_LINGER_BYTES = 64 * 1_024 * 1_024
-# Bytes of a body that nobody has taken, above which no more is read.
+# Reading pauses above this number of body bytes that the handler has not taken.
 _HIGH_WATER_BYTES = 64 * 1_024
 
 _log = logging.getLogger("holdfast")
 
 
 class HttpConnection(asyncio.Protocol):
+    """The asyncio protocol of one connection."""
+
     transport: asyncio.Transport
 
     def __init__(self, group: "HttpConnections") -> None:
@@ -56,29 +59,30 @@ class HttpConnection(asyncio.Protocol):
         self.client_address: tuple[str, int] | None = None
         self.server_address: tuple[str, int] | None = None
         self._reader = RequestReader(self)
-        # The bytes that are being read, if a request begins with them.
+        # The bytes that are being parsed, if a request begins at their start.
         self._read_from_start: bytes | None = None
-        # The request that is being answered, the ones that wait for their turn, and the one whose body is being read.
+        # The request that is running, the pipelined ones after it, and the one whose body is being read.
         self._current: Exchange | None = None
         self._ahead: deque[Exchange] = deque()
         self._incoming: Exchange | None = None
-        # The current request, if it is carried out at once should the rest of its body come with this read.
+        # The current request, if it runs without a task should the rest of its body be in the bytes being parsed.
         self._awaited: Exchange | None = None
-        # Bytes that were read and wait for the connection's turn.
+        # Received bytes that wait for the connection's turn.
         self._held = HeldRequests(self, self._reader, group.turns, group.known_heads)
-        # The connection is to go on with another protocol once its request was read.
+        # Whether the connection continues with another protocol once the current request has been read.
         self._is_upgrading = False
-        # Requests that were begun: what a turn costs.
+        # The number of requests begun so far, from which the cost of a turn is calculated.
         self.requests_begun = 0
         self.responses = ResponseWriter(group.loop)
         self.reading = SocketReading(group.loop, self._is_watched)
-        # Nothing more is to be parsed for now.
+        # Whether no more bytes are parsed for now.
         self.is_parsing_paused = False
-        # When the last response was written and nothing was asked since; one timer looks at it, not one a response.
+        # The time of the last response, if no request has arrived since. One timer per connection checks it, because a
+        # timer per response would cost too much.
         self._idle_since: float | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
-        # Everything that comes from now on is dropped.
+        # Whether all further received bytes are dropped.
         self.is_refused = False
         self._dropped_bytes = 0
 
@@ -123,27 +127,27 @@ class HttpConnection(asyncio.Protocol):
     # --- Turns -----------------------------------------------------------------------------------------------------
 
     def note_tenant(self, tenant: str, credential: bytes | None = None) -> None:
-        """Learn whose request is being carried out, and by which verified credential that is known."""
+        """Note the tenant of the current request and, if known, the verified credential that identifies it."""
         self._held.note_tenant(tenant, credential)
 
     def note_unidentified(self) -> None:
-        """Learn that the caller could not say who it is."""
+        """Note that the caller of the current request could not be identified."""
         self._held.note_tenant(UNIDENTIFIED, None)
 
     @property
     def is_free(self) -> bool:
-        """Return whether the next request that is read can begin at once."""
+        """Return whether the next request can begin at once."""
         return self._current is None and not self._ahead
 
     def stop_clocks(self) -> None:
-        """Stop the time that the caller has for sending: it has sent something, and waits for us."""
+        """Stop the caller's timeouts: it has sent bytes, which now wait for a turn."""
         self.stop_patience()
         self._idle_since = None
 
     # --- Reading ---------------------------------------------------------------------------------------------------
 
     def parse(self, data: bytes) -> None:
-        """Parse what was read, and begin its requests."""
+        """Parse received bytes and begin their requests."""
         if self.is_refused:
             self._dropped_bytes += len(data)
             if self._dropped_bytes > MAX_LINGER_BYTES:
@@ -161,8 +165,8 @@ class HttpConnection(asyncio.Protocol):
             return
         finally:
             responses.end_collecting()
-        # In the middle of a head, or of a body that nobody reads any more: not for long. While a request is being
-        # answered, its handler decides how long its body may take.
+        # An incomplete head, or a body that no handler reads any more, must be complete soon. While a request is
+        # running, its handler decides how long its body may take.
         if self._current is None and (self._reader.is_reading_head or self._reader.is_reading_body):
             self._idle_since = None
             if self._patience is None and not self.is_refused:
@@ -171,11 +175,11 @@ class HttpConnection(asyncio.Protocol):
             self.stop_patience()
 
     def _run_known(self, data: bytes) -> bytes:
-        """Carry out the requests at the start of `data` whose heads were read before; return the rest.
+        """Run the requests at the start of `data` whose heads are cached, and return the remaining bytes.
 
-        Clients send the same head again and again. The same bytes at the same place mean the same, so such a head is
-        looked up and not parsed. Only heads that the parser has taken, that keep the connection open and whose body
-        has a stated length are among them.
+        Clients send the same head again and again. The same bytes at the start of a request have the same meaning, so
+        the head is looked up instead of parsed. The cache holds only heads that the parser has accepted, that keep the
+        connection open and whose body has a stated length.
         """
         start, size = 0, len(data)
         while self._current is None and not self._ahead and not self.is_refused:
@@ -191,7 +195,8 @@ class HttpConnection(asyncio.Protocol):
         return b"" if self.is_refused else data[start:]
 
     def run_at_once(self, known: "KnownHead", body: bytes) -> None:
-        self._reader.is_reading_head = False  # it is read past the reader, between two others
+        """Run a whole request with a cached head, bypassing the parser, which is between two requests."""
+        self._reader.is_reading_head = False
         self.requests_begun += 1
         self._idle_since = None
         self._current = exchange = Exchange(self, known.head, body, is_body_whole=True)
@@ -206,26 +211,27 @@ class HttpConnection(asyncio.Protocol):
             return
         awaited, self._awaited = self._awaited, None
         if awaited is not None:
-            self.tasks.start(awaited)  # there is more of it to come
+            self.tasks.start(awaited)  # its body is incomplete, so it needs a task
 
     def begin_request(self, head: RequestHead) -> None:
+        """Begin a request whose head was parsed, or queue it behind the current one. Called by the parser."""
         if self.is_refused:
-            return  # behind the last request of its connection
+            return  # it follows the last request of its connection
         if self._is_upgrading:
-            raise RefusedRequest(400, "send nothing behind a request to upgrade before its answer has come")
-        if self._group.upgrade is not None and self._group.upgrade.is_asked_by(head):
+            raise RefusedRequest(400, "an upgrade request must be the last one; send nothing before its response")
+        if self._group.upgrade is not None and self._group.upgrade.is_requested_by(head):
             if self._current is not None or self._ahead:
-                raise RefusedRequest(400, "wait for the answers before you ask to upgrade")
+                raise RefusedRequest(400, "an upgrade request must not be pipelined; wait for the previous responses")
             self._is_upgrading = True
             self._incoming = None
             return
         if len(self._ahead) >= MAX_PIPELINED:
-            raise RefusedRequest(400, f"more than {MAX_PIPELINED} requests were sent ahead: wait for answers")
+            raise RefusedRequest(400, f"more than {MAX_PIPELINED} requests are pipelined; wait for responses")
         self._idle_since = None
         self.requests_begun += 1
         is_hot = head.is_plain and head.target in self._hot_calls
         if is_hot and self._read_from_start is not None:
-            self._group.remember(self._read_from_start, head)
+            self._group.remember_head(self._read_from_start, head)
         self._read_from_start = None
         self._incoming = exchange = Exchange(self, head, b"", is_body_whole=False)
         if self._current is not None or self._ahead:
@@ -239,6 +245,7 @@ class HttpConnection(asyncio.Protocol):
             self.tasks.start(exchange)
 
     def add_body(self, part: bytes) -> None:
+        """Add a part of the body of the request that is being read. Called by the parser."""
         exchange = self._incoming
         if exchange is None or exchange.is_answered:
             return
@@ -246,6 +253,7 @@ class HttpConnection(asyncio.Protocol):
             self._pause_reading()
 
     def end_request(self) -> None:
+        """Note that a request has arrived whole, and run it if it waits for that. Called by the parser."""
         exchange, self._incoming = self._incoming, None
         if exchange is None or exchange.is_answered:
             return
@@ -259,12 +267,13 @@ class HttpConnection(asyncio.Protocol):
         self.reading.pause()
 
     def resume_reading(self) -> None:
+        """Parse and read again, if that was paused."""
         if self.is_parsing_paused:
             self.is_parsing_paused = False
             self._held.go_on()
 
     def watch_caller(self) -> None:
-        """Notice from now on that the caller leaves, while the current request asks for that."""
+        """Notice from now on if the caller leaves, as long as the current request is watched."""
         self.resume_reading()
         self.reading.watch()
 
@@ -272,7 +281,7 @@ class HttpConnection(asyncio.Protocol):
         return self._current is not None and self._current.is_watched
 
     def _hand_over(self) -> None:
-        """Let the connection go on with the protocol that it was upgraded to."""
+        """Hand the connection over to the protocol that it was upgraded to."""
         upgrade = self._group.upgrade
         assert upgrade is not None
         self.is_refused = True
@@ -291,13 +300,13 @@ class HttpConnection(asyncio.Protocol):
     # --- Running ---------------------------------------------------------------------------------------------------
 
     def break_off(self, exchange: Exchange, error: BaseException) -> None:
-        """End the connection: errors of a caller are answered, and this is none."""
+        """End the connection after an unexpected error. Errors of callers have regular responses instead."""
         _log.error("a call broke off", exc_info=error)
         if not exchange.is_answered:
             self.close_after_response()
 
     def _run_ahead(self) -> None:
-        """Begin the requests that were sent ahead, until one of them has to wait."""
+        """Begin the pipelined requests, until one of them has to wait."""
         responses = self.responses
         responses.is_collecting = True
         try:
@@ -314,7 +323,7 @@ class HttpConnection(asyncio.Protocol):
             self.resume_reading()
 
     def write_whole(self, data: bytes, now_s: float) -> None:
-        """Write a response behind which the connection stays open. `now_s` is the event loop's time."""
+        """Write a whole response after which the connection stays open. `now_s` is the event loop's time."""
         self.responses.write_last(data)
         if self._idle_timer is None or self._ahead or self.is_parsing_paused:
             self.end_response(keep_alive=True)
@@ -323,12 +332,12 @@ class HttpConnection(asyncio.Protocol):
             self._idle_since = now_s
 
     def write_last(self, data: bytes, *, keep_alive: bool = True) -> None:
-        """Write a response, or the rest of one."""
+        """Write a whole response, or the last part of one, and end it."""
         self.responses.write_last(data)
         self.end_response(keep_alive=keep_alive)
 
     def end_response(self, *, keep_alive: bool) -> None:
-        """Go on to the next request, or end the connection."""
+        """Continue with the next request, or end the connection."""
         self._current = None
         if not keep_alive:
             self.close_after_response()
@@ -342,17 +351,17 @@ class HttpConnection(asyncio.Protocol):
             self.resume_reading()
         self._idle_since = self.loop.time()
         if self._idle_timer is None:
-            self._idle_timer = self.loop.call_later(self._group.keep_alive_s, self._look_whether_idle)
+            self._idle_timer = self.loop.call_later(self._group.keep_alive_s, self._check_idle)
 
     # --- Ending ----------------------------------------------------------------------------------------------------
 
     @property
     def current(self) -> Exchange | None:
-        """The request that is being answered."""
+        """Return the request that is running."""
         return self._current
 
     def shut_down(self) -> None:
-        """End the connection as soon as nothing is being answered on it."""
+        """End the connection as soon as no request is running on it."""
         if self._current is not None:
             self._current.keep_alive = False
         elif not self._ahead and not self._held.data:
@@ -360,9 +369,9 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse(self, refusal: RefusedRequest) -> None:
         if self._current is self._awaited:
-            self._current = self._awaited = None  # nobody was called for it: the refusal is its response
+            self._current = self._awaited = None  # its handler has not run, so the refusal is its response
         if self._current is not None or self._ahead or self.transport.is_closing():
-            # A response is under way, and this would be read as part of it.
+            # A previous response is not complete yet, and the refusal would be read as part of it.
             self.is_refused = True
             self.responses.flush()
             self._close()
@@ -372,7 +381,7 @@ class HttpConnection(asyncio.Protocol):
         self._linger()
 
     def close_after_response(self) -> None:
-        """End the connection behind a response, whose caller may still be sending."""
+        """End the connection after a response. Its caller may still be sending."""
         self.responses.flush()
         self.is_refused = True
         if self.transport.is_closing():
@@ -397,17 +406,17 @@ class HttpConnection(asyncio.Protocol):
         self._patience = self.loop.call_later(LINGER_S, self._close)
 
     def _close(self) -> None:
-        """Close once everything that was written is sent, unless the caller stops reading."""
+        """Close the connection once all written bytes have been sent, or abort it if the caller stops reading."""
         self.is_refused = True
         self.stop_patience()
         self.responses.close()
 
-    def _look_whether_idle(self) -> None:
+    def _check_idle(self) -> None:
         now_s = self.loop.time()
         since = now_s if self._idle_since is None else self._idle_since
-        left_s = since + self._group.keep_alive_s - now_s
-        if left_s > 0:
-            self._idle_timer = self.loop.call_later(left_s, self._look_whether_idle)
+        remaining_s = since + self._group.keep_alive_s - now_s
+        if remaining_s > 0:
+            self._idle_timer = self.loop.call_later(remaining_s, self._check_idle)
         elif not self.transport.is_closing():
             self._close()
 
@@ -417,6 +426,7 @@ class HttpConnection(asyncio.Protocol):
             self._close()
 
     def stop_patience(self) -> None:
+        """Cancel the timeout of an incomplete head, or of an ending connection."""
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None

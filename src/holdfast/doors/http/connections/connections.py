@@ -1,4 +1,4 @@
-"""The connections of one server, and what they share."""
+"""The connections of one server, and the state that they share."""
 
 import asyncio
 from collections import Counter
@@ -15,15 +15,15 @@ from holdfast.doors.http.connections.response_heads import ResponseHeads
 from holdfast.doors.http.connections.upgrades import Upgrade
 from holdfast.service.limits.request_turns import RequestTurns
 
-# Longer than the idle time of the usual load balancers (60 s): the side that waits longer never closes a connection on
-# which the other is just sending.
+# Longer than the idle timeout of common load balancers (60 s), so that the load balancer closes idle connections. If
+# this server did, a request might just be on its way.
 KEEP_ALIVE_S = 75.0
-# Heads that clients sent before. Larger ones are read anew every time.
+# The limits of the cache of parsed heads. Larger heads are parsed every time.
 _MAX_KNOWN_HEADS = 1_024
 _MAX_KNOWN_HEAD_BYTES = 4 * 1_024
 _MAX_KNOWN_HEADERS = 32
-# Headers that differ from request to request: a head with one of them is not sent again.
-_NEVER_AGAIN = (b"x-correlation-id", b"traceparent")
+# Headers that differ from request to request. A head with one of them is not cached, because it will not come again.
+_UNIQUE_HEADERS = (b"x-correlation-id", b"traceparent")
 
 _MAX_SHOWN = 200
 
@@ -31,20 +31,20 @@ HotCall = Callable[[Exchange], Coroutine[Any, Any, None]]
 
 
 class KnownHead(NamedTuple):
-    """A head that was read before: the request it begins is carried out without reading it again."""
+    """A head that was parsed before, so that a request with the same bytes needs no parsing."""
 
     head: RequestHead
     call: HotCall
     head_bytes: int
-    # With the body.
+    # The bytes of the head and the body.
     whole_bytes: int
 
 
 class HttpConnections:
-    """Makes a server's connections, and ends them.
+    """The HTTP connections of one server.
 
-    `app` gets every request but the hot ones: POST requests to the paths in `hot_calls` that come whole and need no
-    events.
+    `app` gets every request except the hot ones, which are POST requests to the paths in `hot_calls` that arrive whole
+    and need no ASGI events.
     """
 
     def __init__(
@@ -74,32 +74,35 @@ class HttpConnections:
 
     @property
     def open(self) -> list[HttpConnection]:
+        """Return the open connections."""
         return list(self._open)
 
     @property
     def tasks(self) -> "set[asyncio.Task[None]]":
-        """The calls that run as tasks."""
+        """Return the calls that run as tasks."""
         return self.calls.running
 
-    # --- For a connection ------------------------------------------------------------------------------------------
+    # --- Called by connections -------------------------------------------------------------------------------------
 
     def add(self, connection: HttpConnection) -> None:
+        """Note a connection that was made."""
         self._open.add(connection)
 
     def discard(self, connection: HttpConnection) -> None:
+        """Note that a connection was lost, or was upgraded to another protocol."""
         self._open.discard(connection)
         if not self._open and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def remember(self, data: bytes, head: RequestHead) -> None:
-        """Remember the head at the start of `data`, if the same bytes are likely to come again and mean the same."""
+    def remember_head(self, data: bytes, head: RequestHead) -> None:
+        """Cache the head at the start of `data` if the same bytes are likely to arrive again and mean the same."""
         end = data.find(b"\r\n\r\n") + 4
         if (
             not 4 <= end <= _MAX_KNOWN_HEAD_BYTES
             or len(head.pairs) > _MAX_KNOWN_HEADERS
             or not head.keep_alive
             or b"transfer-encoding" in head.headers
-            or any(name in head.headers for name in _NEVER_AGAIN)
+            or any(name in head.headers for name in _UNIQUE_HEADERS)
         ):
             return
         if len(self.known_heads) >= _MAX_KNOWN_HEADS:
@@ -107,20 +110,21 @@ class HttpConnections:
         body_bytes = int(head.headers.get(b"content-length", b"0"))
         self.known_heads[data[:end]] = KnownHead(head, self.hot_calls[head.target], end, end + body_bytes)
 
-    # --- The end ---------------------------------------------------------------------------------------------------
+    # --- Shutdown --------------------------------------------------------------------------------------------------
 
     def in_hand(self) -> "set[asyncio.Future[None]]":
         """Return a future for each call that has not ended."""
         return {*self.tasks, *(exchange.ended() for exchange in self._exchanges())}
 
     def close_after_responses(self) -> None:
-        """Make every response from now on its connection's last."""
+        """Make every response from now on the last of its connection."""
         self.heads.is_last = True
         for exchange in self._exchanges():
             exchange.keep_alive = False
 
     def describe_calls(self) -> str:
-        # As it was sent: a decoded path may hold line breaks, and this goes to the log.
+        """Return the most frequent of the current calls with their numbers, for the log."""
+        # The path as it was sent, because a decoded path may contain line breaks.
         calls = Counter(
             f"{exchange.head.method} {exchange.head.raw_path[:_MAX_SHOWN].decode('ascii', 'replace')}"
             for exchange in self._exchanges()
@@ -128,13 +132,16 @@ class HttpConnections:
         return ", ".join(f"{count} {call}" for call, count in calls.most_common(10))
 
     def cut_off(self) -> None:
-        """Drop the connections on which a call is in hand."""
+        """Abort the connections with a current call."""
         for connection in self.open:
             if connection.current is not None:
                 connection.transport.abort()
 
     async def close(self, timeout_s: float) -> int:
-        """Close connections as they become idle. Return how many had to be dropped: their callers did not read."""
+        """Close connections as they become idle, and abort the remaining ones after `timeout_s`.
+
+        Return the number of aborted connections: their callers did not read.
+        """
         for connection in self.open:
             connection.shut_down()
         await self.emptied(timeout_s)
@@ -144,7 +151,7 @@ class HttpConnections:
         return len(unread)
 
     async def emptied(self, timeout_s: float) -> None:
-        """Wait until there is no connection any more, at most `timeout_s`."""
+        """Wait at most `timeout_s` until no connection is open."""
         if self._open:
             self._emptied = self.loop.create_future()
             await asyncio.wait((self._emptied,), timeout=timeout_s)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Exchange:
-    """A request and its response, from the end of the head to the last byte that is written.
+    """A request and its response, from the end of the request's head to the last byte of the response.
 
-    Most requests come whole in one read and are answered by one write. No scope, no task and no events are made for
-    such a request unless its handler asks for them.
+    Most requests arrive whole in one read and get their response in one write. Such a request has no ASGI scope, no
+    task and no events, unless its handler asks for them.
     """
 
     __slots__ = (
@@ -29,16 +29,16 @@ class Exchange:
         "_leaving",
         "_work",
         "has_begun",
+        "has_caller_left",
         "head",
         "is_answered",
         "is_body_whole",
-        "is_left",
         "keep_alive",
     )
 
     def __init__(self, connection: "HttpConnection", head: RequestHead, body: bytes, *, is_body_whole: bool) -> None:
         self._connection = connection
-        # The part of the body that nobody has taken yet; None once the whole was taken.
+        # The part of the body that the handler has not taken yet; None once it has taken all of it.
         self._body: bytes | bytearray | None = body
         self._events: AsgiEvents | None = None
         self._work: Coroutine[Any, Any, None] | None = None
@@ -48,19 +48,19 @@ class Exchange:
         self.is_body_whole = is_body_whole
         # Whether the connection stays open after the response.
         self.keep_alive = head.keep_alive
-        # A response that is sent as events has begun.
+        # Whether a response sent as events has begun.
         self.has_begun = False
+        # Whether the whole response was written.
         self.is_answered = False
-        # The caller is gone: there is nobody to answer.
-        self.is_left = False
+        self.has_caller_left = False
 
-    # --- For the connection ----------------------------------------------------------------------------------------
+    # --- Called by the connection ----------------------------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Carry out the call, as far as it goes at once and then whenever it can go on.
+        """Run a call without a task: now, and again whenever a future that it waits for is done.
 
-        A task costs as much as everything else that is done here. A call that waits for the store alone does not need
-        one; a call that has asked for events may.
+        A task would cost as much as everything else here. A call that waits only for the store does not need one. A
+        call that has asked for events, or waits in another way, continues as a task.
         """
         self._work = work
         self._go_on(None)
@@ -79,7 +79,8 @@ class Exchange:
             self._connection.break_off(self, error)
         else:
             if self._events is None and getattr(waits_for, "_asyncio_future_blocking", False):
-                waits_for._asyncio_future_blocking = False  # as a task does: it says that the waiter has seen it
+                # A task resets this flag too: it tells asyncio that the future is being waited for.
+                waits_for._asyncio_future_blocking = False
                 waits_for.add_done_callback(self._go_on)
             else:
                 self._work = None
@@ -92,8 +93,8 @@ class Exchange:
             self._connection.break_off(self, error)
 
     def check_answered(self) -> None:
-        """Raise `RuntimeError` if a call has ended without a response to a caller that is there."""
-        if not (self.is_answered or self.is_left or self.transport.is_closing()):
+        """Raise `RuntimeError` if a call has ended without a whole response although its caller is connected."""
+        if not (self.is_answered or self.has_caller_left or self.transport.is_closing()):
             raise RuntimeError("the call ended without a whole response")
 
     def _end(self) -> None:
@@ -104,7 +105,7 @@ class Exchange:
             self._ended.set_result(None)
 
     def ended(self) -> "asyncio.Future[None]":
-        """Return a future that is done once nothing of a call without a task is left to do."""
+        """Return a future that is done once a call without a task has ended or has become a task."""
         if self._ended is None:
             self._ended = asyncio.get_running_loop().create_future()
             if self._work is None:
@@ -112,57 +113,63 @@ class Exchange:
         return self._ended
 
     def add_body(self, part: bytes) -> int:
-        """Return the number of bytes that nobody has taken yet."""
+        """Add a received part of the body, and return the number of bytes that the handler has not taken yet."""
         if not self._body:
             self._body = part
         elif isinstance(self._body, bytearray):
             self._body += part
         else:
             self._body = bytearray(self._body) + part
-        self._tell_events()
+        self._notify_events()
         return len(self._body)
 
     def end_body(self) -> None:
+        """Note that the body is complete."""
         self.is_body_whole = True
-        self._tell_events()
+        self._notify_events()
 
     def leave(self) -> None:
-        """Learn that the caller is gone."""
-        self.is_left = True
-        self._tell_events()
+        """Note that the caller has left."""
+        self.has_caller_left = True
+        self._notify_events()
         if self._leaving is not None and not self._leaving.done():
             self._leaving.set_result(None)
 
     def forget_events(self) -> None:
-        """Drop the events of a call that has ended: they refer to this exchange, and only a garbage collection would
-        free the two."""
+        """Drop the events of a call that has ended.
+
+        They refer to this exchange, and such a reference cycle would be freed only by the garbage collector.
+        """
         events, self._events = self._events, None
-        if events is not None and not self.is_left:
+        if events is not None and not self.has_caller_left:
             events.write_held_head()
 
-    def _tell_events(self) -> None:
+    def _notify_events(self) -> None:
         if self._events is not None:
             self._events.changed.set()
 
-    # --- For the door ----------------------------------------------------------------------------------------------
+    # --- Called by the door ----------------------------------------------------------------------------------------
 
     @property
     def connection(self) -> "HttpConnection":
+        """Return the connection of the request."""
         return self._connection
 
     @property
     def peer(self) -> PeerCertificate | None:
+        """Return the verified client certificate of the connection."""
         return self._connection.peer
 
     @property
     def transport(self) -> asyncio.Transport:
+        """Return the transport of the connection."""
         return self._connection.transport
 
     def leaving(self) -> "asyncio.Future[None]":
-        """Return a future that is done once the caller is gone. The caller of this may cancel it."""
+        """Return a future that is done once the caller has left. It may be cancelled."""
         if self._leaving is None or self._leaving.cancelled():
             self._leaving = asyncio.get_running_loop().create_future()
-            if self.is_left:
+            if self.has_caller_left:
                 self._leaving.set_result(None)
             else:
                 self._connection.watch_caller()
@@ -170,11 +177,11 @@ class Exchange:
 
     @property
     def is_watched(self) -> bool:
-        """Return whether someone waits for the caller to leave."""
+        """Return whether the call must end when the caller leaves."""
         return self._leaving is not None and not self._leaving.done()
 
     def events(self) -> AsgiCall:
-        """Return the call as ASGI gives it. From now on the call runs as a task."""
+        """Return the exchange as an ASGI call. From now on the call runs as a task."""
         if self._events is None:
             self._events = AsgiEvents(self)
             if self._body or (self._body is not None and self.is_body_whole):
@@ -182,21 +189,21 @@ class Exchange:
         return AsgiCall(self._events.scope, self._events.receive, self._events.send)
 
     def take_body(self) -> bytes | None:
-        """Return the body if all of it is there; otherwise None, and it is to be received."""
-        if not self.is_body_whole or self.is_left:
+        """Return the body if all of it has arrived, otherwise None: then it must be received as events."""
+        if not self.is_body_whole or self.has_caller_left:
             return None
         if self._events is not None:
-            self._events.changed.clear()  # the next event is that the caller left
+            self._events.changed.clear()  # the next event will be that the caller has left
         body, self._body = self._body or b"", None
         return bytes(body)
 
     def take_part(self) -> bytes:
-        """Return as much of the body as has come since it was last taken."""
+        """Return the part of the body that has arrived since the previous call."""
         part, self._body = self._body or b"", None if self.is_body_whole else b""
         return bytes(part)
 
     def answer_json(self, correlation_id: str, body: bytes) -> bool:
-        """Answer 200 with a JSON document, at once; return False if it has to be sent as events."""
+        """Write a 200 with a JSON document at once; return False if it must be sent as events."""
         connection = self._connection
         if (
             connection.responses.is_paused
@@ -207,7 +214,7 @@ class Exchange:
             return self.answer(
                 200, ((b"content-type", b"application/json"), (b"x-correlation-id", correlation_id.encode())), body
             )
-        if self.is_left:
+        if self.has_caller_left:
             return True
         self.is_answered = True
         now_s = connection.loop.time()
@@ -218,13 +225,13 @@ class Exchange:
         return True
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
-        """Write the whole response at once; return False if it has to be sent as events."""
+        """Write the whole response at once; return False if it must be sent as events."""
         connection = self._connection
         if connection.responses.is_paused or self.head.method == "HEAD":
             return False
         if self.has_begun:
             return False
-        if self.is_left:
+        if self.has_caller_left:
             return True
         headers = list(headers)
         for name, value in headers:
@@ -234,6 +241,6 @@ class Exchange:
             headers = [each for each in headers if each != CLOSE]
         head = connection.heads.make(status, headers, keep_alive=self.keep_alive, now_s=connection.loop.time())
         self.is_answered = True
-        self._tell_events()
+        self._notify_events()
         connection.write_last(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body), keep_alive=self.keep_alive)
         return True

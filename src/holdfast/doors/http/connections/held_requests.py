@@ -1,4 +1,4 @@
-"""Bytes of one connection that were read and wait for their tenant's turn to be parsed."""
+"""Hold received bytes of one connection until its tenant's turn to be served."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class HeldRequests:
-    """Holds back what a connection reads while tenants take turns, and hands it on when a turn comes.
+    """The bytes that a connection has received and that wait for a turn while several tenants take turns.
 
-    `data` is everything that is held back, in the order in which it was read. A connection with bytes in it must add
-    what it reads next by `take`, whether or not tenants still take turns.
+    `data` is all held bytes, in the order in which they were read. While it is not empty, the connection must pass
+    further bytes to `take`, even if tenants no longer take turns.
     """
 
     __slots__ = ("_connection", "_is_in_line", "_known_heads", "_name", "_reader", "_turns", "data")
@@ -32,13 +32,13 @@ class HeldRequests:
         self._reader = reader
         self._turns = turns
         self._known_heads = known_heads
-        # Whether the connection is in the line, and the name under which its next request waits.
+        # Whether the connection waits for a turn, and the name under which its next request waits.
         self._is_in_line = False
         self._name = turns.name_connection()
         self.data = b""
 
     def note_tenant(self, tenant: str, credential: bytes | None) -> None:
-        """Learn whose request is being carried out, and by which verified credential that is known."""
+        """Note the tenant of the current request and, if known, the verified credential that identifies it."""
         turns = self._turns
         if tenant != turns.tenant:
             turns.note(tenant)
@@ -48,12 +48,12 @@ class HeldRequests:
                 turns.remember(credential, tenant)
 
     def take(self, data: bytes) -> None:
-        """Go on at once if it is one request and few of its tenant's came before it; otherwise hold it back."""
+        """Process received bytes at once if they are one request and its tenant has used few turns, else hold them."""
         connection = self._connection
         if connection.is_refused:
             connection.parse(data)
         elif self.data:
-            # One read ahead is enough: the rest waits in the socket.
+            # One read is enough to hold; the rest waits in the socket.
             self.data += data
             connection.reading.pause()
         else:
@@ -68,7 +68,7 @@ class HeldRequests:
                 self._turns.wait(name, self)
 
     def take_turn(self) -> TurnTaken:
-        """Parse and begin one of the requests that are held back, or a part of a large one."""
+        """Parse and begin one held request, or a part of a large one."""
         self._is_in_line = False
         connection, held = self._connection, self.data
         if not held:  # the connection was lost
@@ -84,7 +84,7 @@ class HeldRequests:
         return TurnTaken(connection.requests_begun - begun, min(first.size, len(held)))
 
     def go_on(self) -> None:
-        """Wait for the next turn, or read the socket again if nothing is left to be parsed."""
+        """Wait for the next turn, or read from the socket again if no bytes are held."""
         if not self.data:
             self._connection.reading.resume()
         elif not self._is_in_line:
@@ -92,7 +92,7 @@ class HeldRequests:
             self._turns.wait(self._name_of(self._first_request(self.data)), self)
 
     def drop(self) -> None:
-        """Forget what is held back: nobody is there any more to answer it to."""
+        """Drop all held bytes, because their caller can no longer receive responses."""
         self.data = b""
 
     def _first_request(self, data: bytes) -> UnreadRequest:
@@ -101,7 +101,7 @@ class HeldRequests:
     def _name_of(self, first: UnreadRequest) -> str:
         """Return the name under which a request waits."""
         turns = self._turns
-        # Without credentials a connection is known by its last request alone.
+        # Without credentials, the tenant of the connection's previous request is the only clue.
         if turns.has_credentials and (credential := first.credential) is not None:
             return turns.tenant_of(credential) or self._name
         return self._name

@@ -1,4 +1,4 @@
-"""Waiting on behalf of a caller that may leave at any moment."""
+"""Wait on behalf of a caller that may leave at any moment."""
 
 import asyncio
 import contextlib
@@ -11,14 +11,18 @@ T = TypeVar("T")
 
 
 class Presence:
-    """Watches one caller: from its first use until it is closed, its leaving ends whatever it waits for."""
+    """The watch over one caller. It lasts from the first `wait` to `close`; if the caller leaves, it ends the work."""
 
     def __init__(self, call: HttpCall) -> None:
         self._call = call
         self._leaving: asyncio.Future[Any] | None = None
 
     async def wait(self, work: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> T:
-        """The work's result; `CallerLeft` if the caller leaves first. `undo` is given a result that nobody will see."""
+        """Return the result of `work`.
+
+        If the caller leaves first, cancel the work and raise `CallerLeft`. If the work has finished by then, or this
+        wait is cancelled, its result goes to `undo`.
+        """
         if self._leaving is None:
             self._leaving = self._call.leaving()
         working = asyncio.ensure_future(work)
@@ -32,12 +36,13 @@ class Presence:
             raise
 
     def close(self) -> None:
+        """Stop watching the caller."""
         if self._leaving is not None:
             self._leaving.cancel()
 
 
 async def _abandon(working: asyncio.Future[T], undo: Callable[[T], None]) -> None:
-    """Work cut off while it waits undoes itself; what was done by then must be undone here."""
+    """Cancel work. Work that is cancelled while it waits undoes itself; the result of finished work goes to `undo`."""
     working.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.wait((working,))

@@ -1,4 +1,4 @@
-"""The response to a request that could not be read."""
+"""Make the response to a request that could not be parsed."""
 
 import secrets
 from collections.abc import Mapping
@@ -14,7 +14,10 @@ from holdfast.wire.http.bodies import encode
 def refusal_response(
     refusal: RefusedRequest, headers_so_far: Mapping[bytes, bytes], heads: ResponseHeads, now_s: float
 ) -> bytes:
-    """Return the whole response, the last of its connection. `headers_so_far` are the ones that were read."""
+    """Return the whole response, which is the last of its connection.
+
+    `headers_so_far` are the request's headers that were parsed before it was refused.
+    """
     body = encode({"error": error_document(InvalidArgument(refusal.message))})
     given = headers_so_far.get(b"x-correlation-id", b"")
     correlation_id = normalise_correlation_id(given.decode("latin-1")) or secrets.token_hex(12)

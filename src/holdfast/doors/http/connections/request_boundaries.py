@@ -1,6 +1,6 @@
-"""Requests that were read and not parsed yet: where the first of them ends, and whose it is.
+"""Estimate, without parsing, the end of the first request in received bytes, and its tenant.
 
-Both are guesses that decide only how soon the bytes are parsed. What they mean is up to the parser.
+Both are estimates that affect only when the bytes are parsed. The parser alone decides what they mean.
 """
 
 import re
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.doors.http.connections.connections import KnownHead
     from holdfast.doors.http.connections.request_reader import RequestReader
 
-# Of the rest of a head or of a body.
+# The size of a part of a request whose beginning was already parsed.
 _PART_BYTES = 16 * 1_024
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IGNORECASE)
@@ -21,16 +21,16 @@ _CREDENTIAL = re.compile(rb"\r\nauthorization:[ \t]*([^\r\n]*?)[ \t]*\r\n", re.I
 
 
 class UnreadRequest(NamedTuple):
-    """The first request in bytes that are not parsed yet. `size` may be more than there are."""
+    """The first request in bytes that are not parsed yet. `size` may exceed the number of received bytes."""
 
     size: int
-    # Its head, as it came; empty if it has begun before or is not whole.
+    # The head as it was received. Empty if the head is incomplete or its beginning was already parsed.
     head: bytes = b""
     known: "KnownHead | None" = None
 
     @property
     def credential(self) -> bytes | None:
-        """The Authorization header, if there is one."""
+        """Return the value of the Authorization header, if there is one."""
         if self.known is not None:
             return self.known.head.headers.get(AUTHORIZATION)
         found = _CREDENTIAL.search(self.head)
@@ -38,7 +38,7 @@ class UnreadRequest(NamedTuple):
 
 
 def first_request(data: bytes, reader: "RequestReader", known_heads: Mapping[bytes, "KnownHead"]) -> UnreadRequest:
-    """Look at the bytes that `reader` is to be given next."""
+    """Return the first request in `data`, the bytes that `reader` parses next."""
     if not reader.is_idle:
         return UnreadRequest(_PART_BYTES)
     end = data.find(b"\r\n\r\n") + 4

@@ -1,4 +1,4 @@
-"""Request heads: what is read of one, and which ones are refused before anybody is called."""
+"""Parse request heads, and refuse invalid ones before any handler runs."""
 
 from collections.abc import Sequence
 from urllib.parse import unquote
@@ -8,13 +8,13 @@ import httptools
 from holdfast.doors.http.hosts import HOST, is_target_of, is_valid_host
 from holdfast.model.message import normalise_correlation_id
 
-# Target, names and values, and four bytes for each header's punctuation.
+# The target, the names and values of headers, and four bytes of punctuation per header.
 MAX_HEAD_BYTES = 64 * 1_024
 MAX_HEADERS = 200
 
-# Headers of which a second one would mean that a proxy on the way reads the request otherwise than we do.
-_ONCE = frozenset({b"authorization", b"content-length", b"host", b"transfer-encoding"})
-# The parser also takes 0.9 and 2.0, whose messages are framed in other ways.
+# Headers that may occur only once. A proxy on the way could read a repeated one differently than this server.
+_SINGLE_HEADERS = frozenset({b"authorization", b"content-length", b"host", b"transfer-encoding"})
+# The parser also accepts 0.9 and 2.0, whose messages are framed differently.
 _VERSIONS = frozenset({"1.0", "1.1"})
 _CHUNKED = b"Transfer-Encoding: chunked"
 
@@ -22,7 +22,7 @@ HeaderPairs = Sequence[tuple[bytes, bytes]]
 
 
 class RefusedRequest(Exception):
-    """A request that is not parsed any further; its connection ends with this response."""
+    """A request is not parsed any further, and its connection ends with this response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -31,26 +31,31 @@ class RefusedRequest(Exception):
 
 
 def not_http() -> RefusedRequest:
+    """Return the refusal of bytes that the parser rejects."""
     return RefusedRequest(
         400,
-        "this is not valid HTTP/1.1: look at the first line, at the headers, and that there is one Content-Length "
-        "or one Transfer-Encoding",
+        "the request is not valid HTTP/1.1; check its first line and headers, and that it has one Content-Length or "
+        "one Transfer-Encoding",
     )
 
 
 def too_large_head() -> RefusedRequest:
-    return RefusedRequest(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes in all: send fewer or smaller ones")
+    """Return the refusal of a head above `MAX_HEAD_BYTES`."""
+    return RefusedRequest(
+        431, f"the headers are larger than {MAX_HEAD_BYTES} bytes in total; send fewer or smaller ones"
+    )
 
 
 def too_many_headers() -> RefusedRequest:
-    return RefusedRequest(431, f"there are more than {MAX_HEADERS} headers: send fewer")
+    """Return the refusal of a head with more than `MAX_HEADERS` headers."""
+    return RefusedRequest(431, f"the request has more than {MAX_HEADERS} headers; send fewer")
 
 
 class RequestHead:
-    """The head of a request that may be answered.
+    """The head of a valid request.
 
-    Connections share the heads that clients send again and again, so nothing here changes once it is made, and the
-    facts that every call asks for are worked out once.
+    Connections share the heads that clients send again and again. Therefore a head never changes, and the properties
+    that every call needs are computed once.
     """
 
     __slots__ = (
@@ -86,24 +91,24 @@ class RequestHead:
         keep_alive: bool,
         is_upgrade: bool = False,
     ) -> None:
-        """Raise `RefusedRequest` where the head leaves open how the request is meant."""
+        """Raise `RefusedRequest` if the head is ambiguous or of an unsupported version."""
         if version not in _VERSIONS:
-            raise RefusedRequest(505, f"this server does not speak HTTP/{version}: send HTTP/1.1")
+            raise RefusedRequest(505, f"HTTP/{version} is not supported; send HTTP/1.1")
         self.method = method.decode("ascii")
         self.target = target
         self.version = version
         self.pairs = pairs
-        # By name; of a header that comes twice the first counts.
+        # By name. The first of repeated headers counts.
         self.headers = headers = dict(reversed(pairs))
         self.keep_alive = keep_alive and version != "1.0"
         self.is_upgrade = is_upgrade
         if len(headers) < len(pairs):
-            _check_once(pairs)
-        # The header that says how long the body is; empty if there is none.
+            _check_single_headers(pairs)
+        # The header that gives the length of the body; empty if there is none.
         self.framing = _framing(headers, version)
         _check_host(headers, target, version)
         self.host = headers.get(HOST, b"")
-        # Programs do not send these: see `check_origin`.
+        # Only browsers send these headers: see `check_origin`.
         self.is_from_page = b"origin" in headers or b"sec-fetch-site" in headers
         self.path, self.raw_path, self.query = _split(target)
         content_type = headers.get(b"content-type", b"").split(b";", 1)[0].strip().lower()
@@ -120,7 +125,7 @@ class RequestHead:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the request can be carried out without a task, once its body is there."""
+        """Return whether the request can run without a task once its body has arrived."""
         return (
             self.method == "POST"
             and self.version == "1.1"
@@ -130,43 +135,43 @@ class RequestHead:
         )
 
 
-def _check_once(pairs: HeaderPairs) -> None:
+def _check_single_headers(pairs: HeaderPairs) -> None:
     names = [name for name, _ in pairs]
-    for name in _ONCE:
+    for name in _SINGLE_HEADERS:
         if names.count(name) > 1:
-            raise RefusedRequest(400, f"there are two {name.decode()} headers: send one")
+            raise RefusedRequest(400, f"the request has several {name.decode()} headers; send only one")
 
 
 def _framing(headers: dict[bytes, bytes], version: str) -> bytes:
-    """Return the header that says where the request ends, which must not be open to two readings."""
+    """Return the header that gives the length of the body. Refuse a request whose length is ambiguous."""
     encoding = headers.get(b"transfer-encoding")
     length = headers.get(b"content-length", b"0")
     if encoding is None:
         return b"" if length == b"0" else b"Content-Length: " + length
     if b"content-length" in headers:
-        raise RefusedRequest(400, "there are both Transfer-Encoding and Content-Length: send one")
+        raise RefusedRequest(400, "the request has both Transfer-Encoding and Content-Length; send only one of them")
     if encoding.strip().lower() != b"chunked" or version == "1.0":
-        raise RefusedRequest(400, "the only Transfer-Encoding is chunked, and only in HTTP/1.1")
+        raise RefusedRequest(400, "the only supported Transfer-Encoding is chunked, and only in HTTP/1.1")
     return _CHUNKED
 
 
 def _check_host(headers: dict[bytes, bytes], target: bytes, version: str) -> None:
-    """Refuse a request that does not say, or says twice, by which name it calls this server (RFC 9112, 3.2)."""
+    """Refuse a request with a missing or invalid Host, or whose target names another host (RFC 9112, 3.2)."""
     host = headers.get(HOST)
     if host is None:
-        # HTTP/1.0 has no such header. The door decides whether it answers a request without one.
+        # HTTP/1.0 does not require the header. The door decides whether it accepts a request without one.
         if version != "1.0":
             raise RefusedRequest(
-                400, "there is no Host header: HTTP/1.1 needs one, send the name that you call this server by"
+                400, "the Host header is missing; HTTP/1.1 requires it, so send the name by which you call this server"
             )
     elif not is_valid_host(host):
         raise RefusedRequest(400, "the Host header is not a name or an address with an optional port")
     if target[:1] != b"/" and target != b"*" and not is_target_of(target, host or b""):
-        raise RefusedRequest(400, "the request's target and its Host header name different hosts: send the path alone")
+        raise RefusedRequest(400, "the request target and the Host header name different hosts; send only the path")
 
 
 def _split(target: bytes) -> tuple[str, bytes, bytes]:
-    """Return a target's path, decoded and as it was sent, and its query."""
+    """Return a target's decoded path, its path as it was sent, and its query."""
     try:
         url = httptools.parse_url(target)
     except httptools.HttpParserInvalidURLError:

@@ -1,4 +1,4 @@
-"""Requests as they are read off one connection: httptools' parser, held to our limits."""
+"""Parse the requests of one connection with httptools, and enforce limits."""
 
 from typing import Protocol
 
@@ -16,17 +16,20 @@ from holdfast.doors.http.connections.request_heads import (
 
 
 class RequestSink(Protocol):
-    """The receiver of the requests. It may raise `RefusedRequest`."""
+    """The receiver of parsed requests. Its methods may raise `RefusedRequest`."""
 
-    def begin_request(self, head: RequestHead) -> None: ...
+    def begin_request(self, head: RequestHead) -> None:
+        """Take the head of the next request."""
 
-    def add_body(self, part: bytes) -> None: ...
+    def add_body(self, part: bytes) -> None:
+        """Take a part of the request's body."""
 
-    def end_request(self) -> None: ...
+    def end_request(self) -> None:
+        """Note that the request is complete."""
 
 
 class RequestReader:
-    """Parses one connection's bytes."""
+    """The parser of one connection's requests."""
 
     def __init__(self, sink: RequestSink) -> None:
         self._sink = sink
@@ -35,20 +38,21 @@ class RequestReader:
         self._target = b""
         self._pairs: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
-        # Bytes since the parser last called back: it keeps what it has not finished reading.
+        # The bytes since the parser last called back. It buffers an element until it is complete.
         self._unread_bytes = 0
         self._has_called_back = False
-        # After an offer to upgrade: the header that says how long the body is, and whether it is being read again.
+        # After an upgrade request: the header that gives the length of the body, and whether that header is being
+        # passed to the new parser.
         self._framing = b""
         self._is_reading_again = False
-        # No byte of an unfinished request was read.
+        # Whether the parser is between two requests.
         self.is_idle = True
-        # A connection begins with a head that it owes.
+        # True from the start, because a new connection has to send a head.
         self.is_reading_head = True
         self.is_reading_body = False
 
     def feed(self, data: bytes) -> None:
-        """Read on. Raise `RefusedRequest` if that cannot be."""
+        """Parse received bytes. Raise `RefusedRequest` for an invalid request."""
         self._has_called_back = False
         try:
             self._feed(data)
@@ -60,12 +64,12 @@ class RequestReader:
 
     @property
     def headers_so_far(self) -> dict[bytes, bytes]:
-        """The headers of a request whose head is being read."""
+        """Return the headers received so far of an incomplete head."""
         return dict(self._pairs) if self.is_reading_head else {}
 
     def _make_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
-        # Requests behind one that is its connection's last are read, and dropped once that one is answered.
+        # Requests after the last one of a connection are parsed, and dropped once that one has its response.
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return parser
 
@@ -75,8 +79,9 @@ class RequestReader:
                 self._parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as offer:
-                # An offer to speak something else, as Java's client makes it by default, need not be taken. But the
-                # parser takes what follows for that something: another one reads on, told only of the body's length.
+                # A request to upgrade, as Java's client sends by default, may be ignored. But this parser treats the
+                # following bytes as the other protocol. A new parser therefore reads on, and gets only the length of
+                # the body.
                 data = data[offer.args[0] :]
                 self._parser = self._make_parser()
                 framing, self._framing = self._framing, b""
@@ -107,7 +112,7 @@ class RequestReader:
         if self._is_reading_again:
             return
         self._count(len(name) + len(value) + 4)
-        # Trailers come after the call began, and are no headers of it.
+        # Trailers arrive after the call has begun, and are not headers of the request.
         if not self.is_reading_head:
             return
         if len(self._pairs) >= MAX_HEADERS:
@@ -154,6 +159,6 @@ class RequestReader:
             self._refuse(too_large_head())
 
     def _refuse(self, refusal: RefusedRequest) -> None:
-        """Stop the parser, which passes on that there was an error, but not which."""
+        """Stop the parser. It reports only that a callback failed, so the refusal is kept here."""
         self._refusal = refusal
         raise refusal

@@ -1,4 +1,4 @@
-"""Response heads: the bytes that all responses of a server share are made once a second, not once a response."""
+"""Make response heads. The bytes that all responses of a server share are made once a second, not per response."""
 
 import re
 from collections.abc import Iterable
@@ -13,33 +13,33 @@ CLOSE = (b"connection", b"close")
 STATUS_LINES = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
 CONTINUE = STATUS_LINES[100] + b"\r\n"
 
-# RFC 9110, 5.1 and 5.5. A line break in a value would let its writer add headers, or a second response.
+# RFC 9110, 5.1 and 5.5. A line break in a value could add headers or a second response.
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class ResponseHeads:
-    """Makes the heads of a server's responses."""
+    """The maker of a server's response heads."""
 
     def __init__(self, clock: Clock) -> None:
         self._now_ms = clock.now_ms
         self._stale_at = float("-inf")
         self._date = b""
         self._json_ok = b""
-        # Every response from now on is its connection's last.
+        # Whether every response from now on is the last of its connection.
         self.is_last = False
 
     def json_ok(self, now_s: float) -> bytes:
-        """Return the head of a 200 with a JSON document up to the value of its Content-Length.
+        """Return the head of a 200 with a JSON document, up to the value of Content-Length, which the caller adds.
 
-        `now_s` is the event loop's time: the date is written anew only when a second of it has passed.
+        `now_s` is the event loop's time. The date is updated at most once a second.
         """
         if now_s >= self._stale_at:
             self._refresh(now_s)
         return self._json_ok
 
     def make(self, status: int, headers: Headers, *, keep_alive: bool, now_s: float) -> bytes:
-        """Return a head without the empty line at its end. Headers are taken as they are."""
+        """Return a head without the empty line at its end. The headers are not checked."""
         if now_s >= self._stale_at:
             self._refresh(now_s)
         lines = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, self._date]
@@ -55,6 +55,6 @@ class ResponseHeads:
 
 
 def check_header(name: bytes, value: bytes) -> None:
-    """Raise `ValueError` for a header that would end its line, or be no header."""
+    """Raise `ValueError` for a header with an invalid name, or with a line break or control character in its value."""
     if _NAME.fullmatch(name) is None or _BAD_VALUE.search(value):
         raise ValueError(f"the response has an invalid header {name!r}")

@@ -1,4 +1,4 @@
-"""Connections that go on with another protocol, of which this door knows the name alone (RFC 9110, 7.8)."""
+"""Upgrade a connection to another protocol, of which this door knows only the name (RFC 9110, 7.8)."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -10,10 +10,10 @@ from holdfast.model.errors import Forbidden
 
 
 class Upgrade(NamedTuple):
-    """A protocol that a connection may be upgraded to, by a GET of `path`.
+    """A protocol that a connection may be upgraded to by a GET of `path`.
 
-    `make` returns the protocol of a connection, which is then connected as if it were new. `check_host` raises
-    `Forbidden` for a request that calls the server by a name that is not its own.
+    `make` returns the asyncio protocol of a connection, which is then connected like a new one. `check_host` raises
+    `Forbidden` for a request whose `Host` is not one of the server's names.
     """
 
     path: bytes
@@ -23,10 +23,14 @@ class Upgrade(NamedTuple):
 
     @property
     def response(self) -> bytes:
+        """Return the response that accepts the upgrade."""
         return b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: %b\r\n\r\n" % self.name
 
-    def is_asked_by(self, head: RequestHead) -> bool:
-        """Return whether a request asks for this upgrade, and may. Raise `RefusedRequest` for one that is not plain."""
+    def is_requested_by(self, head: RequestHead) -> bool:
+        """Return whether a request asks for this upgrade.
+
+        Raise `RefusedRequest` if it does but has a body, or its host or origin is not allowed.
+        """
         if not head.is_upgrade or head.target != self.path or head.method != "GET":
             return False
         if head.headers.get(b"upgrade", b"").strip().lower() != self.name:
@@ -37,5 +41,5 @@ class Upgrade(NamedTuple):
         except Forbidden as error:
             raise RefusedRequest(403, error.message) from None
         if head.has_body:
-            raise RefusedRequest(400, "a request to upgrade has no body")
+            raise RefusedRequest(400, "an upgrade request must not have a body")
         return True

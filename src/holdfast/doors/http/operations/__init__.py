@@ -1,5 +1,5 @@
-"""The handlers of HTTP routes: one request decoded, one service call, one response encoded.
+"""Handle HTTP routes: decode the request, call the service once, encode the response.
 
-Decides nothing: the service does.
-Start with `messages.py` for the hot routes and `table_routes.py` for all others.
+Makes no decisions: the service does.
+Start with `messages.py` for the hot routes and `table_routes.py` for most others.
 """

@@ -1,4 +1,4 @@
-"""What the types alone do not say: the ranges and forms that the model checks, by the name of the field."""
+"""Bounds and formats that the model checks and the types do not express, by field name, for the OpenAPI document."""
 
 from typing import Any
 
@@ -30,19 +30,25 @@ QUERY: dict[str, Schema] = {
     "namespace": NAME,
     "topic": NAME,
     "state": {"type": "string", "enum": [*_STATE["enum"], DELAYED]},
-    "cursor": {"type": "string", "description": "The `cursor` of the page before"},
+    "cursor": {"type": "string", "description": "The `cursor` of the previous page"},
     "limit": _LIMIT,
     "payload": _FLAG,
     "force_after_ms": {**_whole(0, MAX_MS), "default": 30_000},
-    "after": {"type": "string", "description": "`X-Journal-Next` of the answer before; left out: the oldest kept"},
-    "until": {"type": "string", "description": "`X-Journal-Next` of an earlier answer: nothing behind it"},
-    "count": {**_FLAG, "description": "Only how many and where they end, in the headers"},
+    "after": {
+        "type": "string",
+        "description": "The `X-Journal-Next` of the previous response; by default the oldest event that is kept",
+    },
+    "until": {
+        "type": "string",
+        "description": "The `X-Journal-Next` of an earlier response; later events are not returned",
+    },
+    "count": {**_FLAG, "description": "Return no events, only their number and the next position in the headers"},
     "wait_ms": {**_whole(0, MAX_MS), "default": 0},
     "consumer": _LABEL,
     "number": _whole(0, MAX_MS),
 }
 
-# By the name of the field, in every document. The numbers that come in say it in their types.
+# Rules by field name, for all documents. The numbers in requests have their bounds in their types.
 _FIELDS: dict[str, Schema] = {
     "tenant": {"pattern": NAME["pattern"]},
     "queue": {"pattern": NAME["pattern"]},
@@ -63,31 +69,34 @@ _FIELDS: dict[str, Schema] = {
     "verdict": {"enum": ["ack", "nack", "release"]},
     "state": {"enum": _STATE["enum"]},
 }
-# Where a name means another thing, or has a narrower range.
+# Rules of one document, where a field name has another meaning or a narrower range.
 _OWN_FIELDS: dict[str, dict[str, Schema]] = {
     "PurgeRequest": {"state": {"enum": ["ready", "failed"]}},
     "MoveRequest": {"state": {"enum": ["ready", "failed"]}},
     "ScheduleRequest": {
         "cron": {
             "maxLength": MAX_LINE,
-            "description": "Five fields: minute, hour, day of month, month, day of week",
+            "description": "A cron expression of five fields: minute, hour, day of month, month, day of week",
             "pattern": r"^\s*\S+(?:\s+\S+){4}\s*$",
         },
-        "timezone": {"maxLength": MAX_ZONE, "description": "A name like Europe/Berlin; UTC unless given"},
+        "timezone": {"maxLength": MAX_ZONE, "description": "A time zone such as Europe/Berlin; UTC by default"},
     },
     "ProgressIn": {"text": {"maxLength": 1_024}},
-    "Item": {"payload": {"contentEncoding": "base64", "pattern": _BASE64}, "deliver_after": {"format": "date-time"}},
+    "CompatibleItem": {
+        "payload": {"contentEncoding": "base64", "pattern": _BASE64},
+        "deliver_after": {"format": "date-time"},
+    },
     "LeasedItem": {"payload": {"contentEncoding": "base64"}, "lease_expires_at": {"format": "date-time"}},
-    "AckIn": {"id": {"description": "As a number or as text", "maximum": MAX_ID}},
-    "NackIn": {"id": {"description": "As a number or as text", "maximum": MAX_ID}},
+    "AckIn": {"id": {"description": "The message id, as a number or as text", "maximum": MAX_ID}},
+    "NackIn": {"id": {"description": "The message id, as a number or as text", "maximum": MAX_ID}},
 }
 _CONFIGS = frozenset({"QueuePolicy", "Quotas", "Limits", "TenantConfig"})
-# Exactly one of the two.
+# Documents that have exactly one of `payload` and `payload_base64`.
 _ONE_PAYLOAD = frozenset({"MessageIn", "EditIn", "ScheduledIn"})
 
 
 def bound(name: str, component: Schema) -> None:
-    """Say of a type's fields what the model will check."""
+    """Add the model's checks to the schema of a document type."""
     for field, schema in component.get("properties", {}).items():
         rules = _OWN_FIELDS.get(name, {}).get(field, _FIELDS.get(field))
         if rules is None and name in _CONFIGS:
@@ -99,7 +108,7 @@ def bound(name: str, component: Schema) -> None:
 
 
 def _apply(schema: Schema, rules: Schema) -> None:
-    """To the branch that has a value; a null stays allowed where it was."""
+    """Add rules to the branch of a schema that has a value, so that null stays allowed."""
     for branch in schema.get("anyOf", [schema]):
         kind = branch.get("type")
         if kind in ("integer", "number"):
@@ -109,3 +118,6 @@ def _apply(schema: Schema, rules: Schema) -> None:
 
 
 _OF_NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum"})
+
+# The types that the rules above name.
+DESCRIBED_TYPES = frozenset({*_OWN_FIELDS, *_CONFIGS, *_ONE_PAYLOAD})

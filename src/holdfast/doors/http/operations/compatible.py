@@ -1,7 +1,8 @@
-"""The compatible door (SPEC 8.3): integer ids, base64 payloads, instants of RFC 3339.
+"""Handle the compatible door, which has integer ids, base64 payloads and RFC 3339 timestamps.
 
-A namespace is a tenant and a topic is a queue; these words stay in here. A dequeue may be a GET, which changes what is
-stored: so nothing that a browser sends by itself, a cookie say, ever identifies a caller at this server.
+A namespace is a tenant and a topic is a queue; these words are used only here. A dequeue may be a GET that changes
+stored messages. Therefore nothing that a browser sends by itself, such as a cookie, may identify a caller of this
+server.
 """
 
 import base64
@@ -32,15 +33,15 @@ _dequeue = msgspec.json.Decoder(DequeueIn)
 _ack = msgspec.json.Decoder(AckIn)
 _nack = msgspec.json.Decoder(NackIn)
 
-# Python reads more than RFC 3339 allows.
+# `datetime.fromisoformat` accepts more than RFC 3339 allows.
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# What this calendar can write.
+# The last instant that `datetime` can represent.
 _LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 async def enqueue(call: HttpCall) -> None:
-    """All items are checked first; then each queue takes its own, all or none."""
+    """Handle `POST /enqueue`. All items are checked first; then each queue stores all of its items or none."""
     call.query()
     batches: dict[QueueRef, list[Draft]] = {}
     order: list[QueueRef] = []
@@ -62,25 +63,27 @@ async def _enqueue_each(call: HttpCall, batches: dict[QueueRef, list[Draft]]) ->
             for ref, drafts in batches.items()
         }
         enqueued = await call.session.enqueue_each({ref: drafts for ref, (drafts, _) in traced.items()})
-        for ref, (_, tell) in traced.items():
-            tell(enqueued[ref])
+        for ref, (_, note) in traced.items():
+            note(enqueued[ref])
     return enqueued
 
 
 async def dequeue(call: HttpCall) -> None:
+    """Handle `GET /dequeue`."""
     await _dequeue_with(call, DequeueIn())
 
 
 async def dequeue_by_post(call: HttpCall) -> None:
+    """Handle `POST /dequeue`."""
     await _dequeue_with(call, decode(_dequeue, await call.body() or b"{}"))
 
 
 async def _dequeue_with(call: HttpCall, given: DequeueIn) -> None:
-    """Each field stands in the query or in the body."""
+    """Claim messages. Each field may be in the query or in the body, but not in both."""
     fields = call.query("namespace", "topic", "limit")
     for name in fields:
         if getattr(given, name) is not None:
-            raise InvalidArgument(f"{name} stands in the query and in the body: give it once", field=name)
+            raise InvalidArgument(f"{name} is given in the query and in the body; give it once", field=name)
     limit = integer_of(fields, "limit") if "limit" in fields else given.limit
     ref = call.ref(fields.get("namespace", given.namespace), fields.get("topic", given.topic))
     unsent = await claim(call, ref, ClaimRequest(limit=DEFAULT_LIMIT if limit is None else limit), 0)
@@ -93,11 +96,13 @@ async def _dequeue_with(call: HttpCall, given: DequeueIn) -> None:
 
 
 async def ack(call: HttpCall) -> None:
+    """Handle `POST /ack`."""
     call.query()
     await _settle(call, decode(_ack, await call.body()), Settle.ACK)
 
 
 async def nack(call: HttpCall) -> None:
+    """Handle `POST /nack`."""
     call.query()
     given = decode(_nack, await call.body())
     await _settle(call, given, Settle.NACK, given.error)
@@ -108,12 +113,12 @@ async def _settle(call: HttpCall, given: AckIn, settle: Settle, error: str | Non
     id = parse_id(given.id)
     receipt = None if given.receipt is None else Receipt.parse(given.receipt)
     if receipt is not None and receipt.id != id:
-        raise InvalidArgument("the receipt is of another message than id says", field="receipt")
+        raise InvalidArgument("the receipt belongs to another message than id", field="receipt")
     try:
         receipt = receipt or await call.session.held_by(ref, id)
         [result] = await call.settle(ref, [Verdict(settle=settle, receipt=receipt, error=error)])
     except QueueNotFound:
-        raise _not_held(id) from None  # gone with its queue
+        raise _not_held(id) from None  # the message was deleted with its queue
     if not result.ok:
         raise _not_held(id) if result.is_stale else result.failure()
     if result.correlation_id is not None:
@@ -122,14 +127,14 @@ async def _settle(call: HttpCall, given: AckIn, settle: Settle, error: str | Non
 
 
 def _not_held(id: int) -> StaleLease:
-    return StaleLease(f"message {id} is no longer held by this caller, or is gone", id=to_uuid(id))
+    return StaleLease(f"this caller does not hold message {id}, or the message no longer exists", id=to_uuid(id))
 
 
 def _draft_of(item: CompatibleItem, where: str, correlation_id: str | None) -> Draft:
     try:
         payload = base64.b64decode(item.payload, validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidArgument(f"{where}: payload is not base64", field=f"{where}.payload") from None
+        raise InvalidArgument(f"{where}: payload is not valid base64", field=f"{where}.payload") from None
     return Draft(
         payload=payload,
         is_json=False,
@@ -141,20 +146,23 @@ def _draft_of(item: CompatibleItem, where: str, correlation_id: str | None) -> D
 
 
 def parse_instant(text: str, field: str) -> int:
-    """Milliseconds since 1970; what lies before that has passed in any case, and is 0."""
+    """Return an RFC 3339 timestamp in milliseconds since 1970; 0 if it is earlier.
+
+    Raise `InvalidArgument` for any other text.
+    """
     if _INSTANT.fullmatch(text):
         try:
             instant = datetime.fromisoformat(text.upper())
             return max(0, (instant - _EPOCH) // timedelta(milliseconds=1))
         except (ValueError, OverflowError):
-            pass  # a month 13, say: the one message below serves it too
+            pass  # for example month 13: the error below covers it too
     raise InvalidArgument(
-        f"{field} {text[:80]!r} is not an instant: give it as 2030-01-31T12:00:00Z, with its zone", field=field
+        f"{field} {text[:80]!r} is not a timestamp; give it as 2030-01-31T12:00:00Z, with a time zone", field=field
     )
 
 
 def write_instant(at_ms: int) -> str:
-    """An instant after the year 9999 is written as its end."""
+    """Return milliseconds since 1970 as an RFC 3339 timestamp. An instant after the year 9999 becomes its end."""
     instant = _EPOCH + timedelta(milliseconds=min(at_ms, _LAST_MS))
     return instant.strftime("%Y-%m-%dT%H:%M:%S") + f".{instant.microsecond // 1_000:03}Z"
 

@@ -1,4 +1,4 @@
-"""The journal over HTTP: events in order, as NDJSON or as an Arrow stream."""
+"""Read journal events in order, as NDJSON or as an Arrow stream."""
 
 import importlib
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ from holdfast.model.errors import InvalidArgument
 from holdfast.model.extras import install_command
 from holdfast.model.names import QueueRef, parse_name
 from holdfast.wire.arrow import ARROW_STREAM, EVENT_FIELDS, JOURNAL_COUNT, JOURNAL_NEXT
-from holdfast.wire.http.bodies import JournalEventOut, encode
+from holdfast.wire.http.admin_bodies import JournalEventOut
+from holdfast.wire.http.bodies import encode
 from holdfast.wire.http.routes import flag_of, integer_of
 from holdfast.wire.http.shapes import event_out
 from holdfast.wire.operations import JOURNAL
@@ -20,11 +21,12 @@ from holdfast.wire.requests import JournalRequest
 NDJSON = b"application/x-ndjson"
 ARROW = ARROW_STREAM
 
-# Events on a page, unless it was asked for more.
+# The default number of events on a page.
 _PAGE = 1_000
 
 
 async def read(call: HttpCall) -> None:
+    """Handle `GET /v1/journal`."""
     fields = call.query(*JOURNAL.routes[0].query)
     is_count = flag_of(fields, "count")
     encode_events = _as_arrow() if _wants_arrow(call.headers) and not is_count else _as_lines
@@ -37,7 +39,7 @@ async def read(call: HttpCall) -> None:
         until=fields.get("until"),
     )
     events = await _events(call, request)
-    # Who only counts is told where the page ends, and not what is on it.
+    # With `count=1` the body has no events; the headers have their number and the next position.
     content_type, body = encode_events([] if is_count else [event_out(each) for each in events])
     headers = [
         (b"content-type", content_type),
@@ -69,17 +71,22 @@ def _as_lines(events: list[JournalEventOut]) -> tuple[bytes, bytes]:
 
 
 def _as_arrow() -> "_Arrow":
-    """Asked for by few, and large: loaded when the first one asks."""
+    """Return the Arrow encoder. Raise `InvalidArgument` if the server lacks the extra.
+
+    pyarrow is large and rarely used, so it is imported on first use.
+    """
     try:
         return _Arrow(importlib.import_module("pyarrow"))
     except ImportError:
         raise InvalidArgument(
-            f"this server lacks the arrow extra: {install_command('arrow')} there, or ask for {NDJSON.decode()}",
+            f"this server lacks the arrow extra; run {install_command('arrow')} on it, or accept {NDJSON.decode()}",
             field="Accept",
         ) from None
 
 
 class _Arrow:
+    """The encoder of events as an Arrow stream."""
+
     def __init__(self, pyarrow: Any) -> None:
         self._pyarrow = pyarrow
         self._schema = pyarrow.schema(

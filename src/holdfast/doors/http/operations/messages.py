@@ -1,4 +1,4 @@
-"""The hot routes: enqueue, dequeue, verdicts, state documents. Plain ASGI over msgspec documents."""
+"""Handle the hot routes: enqueue, dequeue, verdicts and state documents."""
 
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable
@@ -12,11 +12,11 @@ from holdfast.doors.http.calls import JSON_TYPE, CallerLeft, HttpCall, decode, r
 from holdfast.doors.http.connections.presence import Presence
 from holdfast.doors.http.operations.multipart import PartStream, enqueue_parts
 from holdfast.doors.http.operations.shapes import (
-    ask_of,
+    claim_request_of,
     enqueued_out,
     receipts_of,
     results_error,
-    riding_verdicts,
+    verdicts_of,
 )
 from holdfast.doors.sockets.steps import StepsDone, begin
 from holdfast.model.answers import Delivery, Enqueued, Exchanged, Result
@@ -57,11 +57,12 @@ _release = msgspec.json.Decoder(ReleaseRequest)
 _extend = msgspec.json.Decoder(ExtendRequest)
 _state = bound("save_state")
 
-# Above this an answer may lie in our buffers after it was handed to the connection: then it is watched until it left.
+# A larger response may remain in the transport's buffer, so it is sent as a stream that waits until it has left.
 _WATCHED_BYTES = 64 << 10
 
 
 async def enqueue(call: HttpCall) -> None:
+    """Handle `POST /v1/queue/enqueue`."""
     if call.head.comes_in_parts:
         await _answer_enqueued(call, await enqueue_parts(call))
         return
@@ -88,56 +89,64 @@ async def _answer_enqueued(call: HttpCall, every: list[Enqueued]) -> None:
 
 
 async def dequeue(call: HttpCall) -> None:
+    """Handle `POST /v1/queue/dequeue`."""
     await _dequeue_messages(call, with_state=False)
 
 
 async def dequeue_with_state(call: HttpCall) -> None:
+    """Handle `POST /v1/queue/dequeueWithState`."""
     await _dequeue_messages(call, with_state=True)
 
 
 async def _dequeue_messages(call: HttpCall, *, with_state: bool) -> None:
     request = decode(_dequeue, call.body_at_once() or await call.body())
     ref = call.ref(request.tenant, request.queue)
-    await claim_and_answer(call, ref, ask_of(request, with_state=with_state), request)
+    await claim_and_respond(call, ref, claim_request_of(request, with_state=with_state), request)
 
 
 async def exchange(call: HttpCall) -> None:
+    """Handle `POST /v1/queue/exchange`."""
     request = decode(_exchange_request, call.body_at_once() or await call.body())
     ref = call.ref(request.tenant, request.queue)
-    await claim_and_answer(call, ref, ask_of(request, with_state=False), request, wait_ms=request.wait_ms)
+    claim_request = claim_request_of(request, with_state=False)
+    await claim_and_respond(call, ref, claim_request, request, wait_ms=request.wait_ms)
 
 
-async def claim_and_answer(
-    call: HttpCall, ref: QueueRef, ask: ClaimRequest, request: DequeueRequest, *, wait_ms: int | None = 0
+async def claim_and_respond(
+    call: HttpCall, ref: QueueRef, claim_request: ClaimRequest, request: DequeueRequest, *, wait_ms: int | None = 0
 ) -> None:
-    """`wait_ms` is how long a claim with verdicts waits once they are settled; without verdicts the request says it."""
+    """Settle the request's verdicts, claim messages, and send both.
+
+    `wait_ms` is the time that a claim with verdicts waits once they are settled. Without verdicts the request gives the
+    time.
+    """
     results: list[ResultOut] | UnsetType = UNSET
     sends_parts = call.head.wants_parts
     if sends_parts:
         call.check_can_stream()
-        ask = replace(ask, streams=True)
+        claim_request = replace(claim_request, streams=True)
     if request.verdicts is not None and (request.verdicts or isinstance(request, ExchangeRequest)):
-        results, unsent = await _exchange(call, ref, riding_verdicts(request.verdicts), ask, wait_ms)
+        results, unsent = await _exchange(call, ref, verdicts_of(request.verdicts), claim_request, wait_ms)
     else:
-        unsent = await claim(call, ref, ask, request.wait_ms)
+        unsent = await claim(call, ref, claim_request, request.wait_ms)
     try:
         if sends_parts:
             await _send_parts(call, ref, unsent, results)
         else:
             await _send_document(call, unsent, results)
     except BaseException:
-        _give_back(call, ref, ask, unsent)
+        _give_back(call, ref, claim_request, unsent)
         raise
 
 
-def _give_back(call: HttpCall, ref: QueueRef, ask: ClaimRequest, unsent: list[Delivery]) -> None:
-    """A claim of a ledger stays as it is: whoever made it reads it again by its number, perhaps not for the first
-    time."""
-    if ask.ledger is None:
+def _give_back(call: HttpCall, ref: QueueRef, claim_request: ClaimRequest, unsent: list[Delivery]) -> None:
+    """Give back deliveries that were not sent, except those of a ledger claim, which its consumer can read again."""
+    if claim_request.ledger is None:
         call.session.give_back(ref, unsent)
 
 
-async def settle_riding(call: HttpCall, ref: QueueRef, verdicts: list[Verdict]) -> list[ResultOut]:
+async def settle(call: HttpCall, ref: QueueRef, verdicts: list[Verdict]) -> list[ResultOut]:
+    """Carry out verdicts, and return the documents of their results."""
     return _results_out(verdicts, await call.settle(ref, verdicts))
 
 
@@ -146,30 +155,31 @@ def _results_out(verdicts: list[Verdict], results: list[Result]) -> list[ResultO
 
 
 async def _exchange(
-    call: HttpCall, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest, wait_ms: int | None
+    call: HttpCall, ref: QueueRef, verdicts: list[Verdict], claim_request: ClaimRequest, wait_ms: int | None
 ) -> tuple[list[ResultOut], list[Delivery]]:
     def give_back(unseen: Exchanged) -> None:
-        _give_back(call, ref, ask, unseen.deliveries)
+        _give_back(call, ref, claim_request, unseen.deliveries)
 
-    work = call.session.exchange(ref, verdicts, ask, wait_ms)
+    work = call.session.exchange(ref, verdicts, claim_request, wait_ms)
     exchanged = await (work if wait_ms == 0 else _while_present(call, work, give_back))
     results, deliveries = exchanged
     call.tracing.settle(call.headers, ref, verdicts, results)
-    return _results_out(verdicts, results), _hand_over(call, ref, ask, deliveries)
+    return _results_out(verdicts, results), _hand_over(call, ref, claim_request, deliveries)
 
 
-async def claim(call: HttpCall, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
-    """Claim for a caller that may leave at any moment: what it did not wait for is held by nobody."""
+async def claim(call: HttpCall, ref: QueueRef, claim_request: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
+    """Claim messages. If the caller leaves meanwhile, give them back and raise `CallerLeft`."""
     if wait_ms == 0:
-        deliveries = await call.session.claim(ref, ask, 0)  # the next pass answers, be it with nothing
+        # The dispatcher's next pass ends this claim, so watching the caller is not worth it.
+        deliveries = await call.session.claim(ref, claim_request, 0)
     else:
-        work = call.session.claim(ref, ask, wait_ms)
-        deliveries = await _while_present(call, work, lambda unseen: _give_back(call, ref, ask, unseen))
-    return _hand_over(call, ref, ask, deliveries)
+        work = call.session.claim(ref, claim_request, wait_ms)
+        deliveries = await _while_present(call, work, lambda unseen: _give_back(call, ref, claim_request, unseen))
+    return _hand_over(call, ref, claim_request, deliveries)
 
 
 async def _while_present(call: HttpCall, work: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> T:
-    """Return the result of a claim that may wait; its caller's leaving ends it, and `undo` gets an unseen result."""
+    """Return the result of a claim that may wait. If the caller leaves, end the claim and pass its result to `undo`."""
     begun = begin(work)
     if isinstance(begun, StepsDone):
         return begun.value
@@ -181,10 +191,12 @@ async def _while_present(call: HttpCall, work: Coroutine[Any, Any, T], undo: Cal
         presence.close()
 
 
-def _hand_over(call: HttpCall, ref: QueueRef, ask: ClaimRequest, deliveries: list[Delivery]) -> list[Delivery]:
-    """Give back the deliveries of a caller that has left; return those of one that is still there."""
+def _hand_over(
+    call: HttpCall, ref: QueueRef, claim_request: ClaimRequest, deliveries: list[Delivery]
+) -> list[Delivery]:
+    """Return deliveries that are about to be sent. If the caller has left, give them back and raise `CallerLeft`."""
     if deliveries and call.is_caller_gone:
-        _give_back(call, ref, ask, deliveries)
+        _give_back(call, ref, claim_request, deliveries)
         raise CallerLeft
     call.note_deliveries(ref, deliveries)
     return deliveries
@@ -195,7 +207,10 @@ async def _send_document(call: HttpCall, unsent: list[Delivery], results: list[R
 
 
 async def send_watched(call: HttpCall, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """Deliveries must be known to have left, or they are given back. JSON, unless `headers` say otherwise."""
+    """Send deliveries. Raise `CallerLeft` if they cannot have reached the caller whole, so that they can be given back.
+
+    The body is JSON, unless `headers` give another type.
+    """
     if len(body) <= _WATCHED_BYTES:
         if headers or not call.answer_at_once(body):
             await call.answer(body, headers=headers)
@@ -222,27 +237,31 @@ async def _send_parts(
 
 
 async def ack(call: HttpCall) -> None:
-    await _settle_plainly(call, Settle.ACK, decode(_settle, call.body_at_once() or await call.body()))
+    """Handle `POST /v1/queue/ack`."""
+    await _settle_all(call, Settle.ACK, decode(_settle, call.body_at_once() or await call.body()))
 
 
 async def release(call: HttpCall) -> None:
+    """Handle `POST /v1/queue/release`."""
     request = decode(_release, await call.body())
-    await _settle_plainly(call, Settle.UNSEND if request.unseen else Settle.RELEASE, request)
+    await _settle_all(call, Settle.UNSEND if request.unseen else Settle.RELEASE, request)
 
 
 async def remove(call: HttpCall) -> None:
-    """Unlike an operator's removal it needs the lease, and no more rights than an ack."""
-    await _settle_plainly(call, Settle.REMOVE, decode(_settle, await call.body()))
+    """Handle `POST /v1/queue/remove`. Unlike removal by an operator, it needs the lease and the scope of an ack."""
+    await _settle_all(call, Settle.REMOVE, decode(_settle, await call.body()))
 
 
-async def _settle_plainly(call: HttpCall, settle: Settle, request: SettleRequest) -> None:
+async def _settle_all(call: HttpCall, kind: Settle, request: SettleRequest) -> None:
+    """Settle all receipts of a request by the same verdict, without options."""
     ref = call.ref(request.tenant, request.queue)
     receipts = [each if isinstance(each, str) else each.receipt for each in request.receipts]
-    verdicts = [Verdict(settle=settle, receipt=Receipt.parse(each)) for each in receipts]
-    await answer_results(call, settle, await call.settle(ref, verdicts))
+    verdicts = [Verdict(settle=kind, receipt=Receipt.parse(each)) for each in receipts]
+    await send_results(call, kind, await call.settle(ref, verdicts))
 
 
 async def nack(call: HttpCall) -> None:
+    """Handle `POST /v1/queue/nack`."""
     request = decode(_nack, await call.body())
     ref = call.ref(request.tenant, request.queue)
     verdicts = [
@@ -257,10 +276,11 @@ async def nack(call: HttpCall) -> None:
         )
         for each in receipts_of(request.receipts)
     ]
-    await answer_results(call, Settle.NACK, await call.settle(ref, verdicts))
+    await send_results(call, Settle.NACK, await call.settle(ref, verdicts))
 
 
 async def extend(call: HttpCall) -> None:
+    """Handle `POST /v1/queue/extend`."""
     request = decode(_extend, await call.body())
     ref = call.ref(request.tenant, request.queue)
     verdicts = [
@@ -271,24 +291,25 @@ async def extend(call: HttpCall) -> None:
         )
         for each in receipts_of(request.receipts)
     ]
-    await answer_results(call, Settle.EXTEND, await call.settle(ref, verdicts))
+    await send_results(call, Settle.EXTEND, await call.settle(ref, verdicts))
 
 
-async def answer_results(call: HttpCall, settle: Settle, results: list[Result]) -> None:
-    """Answer 200, 503 if any verdict could not be written, else 409 if any receipt was stale.
+async def send_results(call: HttpCall, kind: Settle, results: list[Result]) -> None:
+    """Send results: with 503 if any verdict could not be written, else with 409 if any receipt is stale, else with 200.
 
-    The results say which, and the other verdicts hold. 503 goes before 409, so that a caller that looks at the status
-    alone sends the call again: that settles what is left, and harms nothing that is settled or stale.
+    Each result says whether its verdict was carried out; the others took effect. 503 takes precedence over 409, so that
+    a caller that looks only at the status repeats the call. That settles the remaining messages and does not affect
+    those that are settled or stale.
     """
-    told = [result_out(settle, result) for result in results]
-    if len(told) == 1 and told[0].correlation_id is not None:
-        call.correlation_id = told[0].correlation_id
+    outs = [result_out(kind, result) for result in results]
+    if len(outs) == 1 and outs[0].correlation_id is not None:
+        call.correlation_id = outs[0].correlation_id
     if (error := results_error(results)) is None:
-        document = encode(SettleAnswer(results=told))
+        document = encode(SettleAnswer(results=outs))
         if not call.answer_at_once(document):
             await call.answer(document)
     else:
-        answer = SettleAnswer(results=told, error=error_document(error))
+        answer = SettleAnswer(results=outs, error=error_document(error))
         await call.answer(encode(answer), STATUS_BY_CODE[error.code], [JSON_TYPE, *retry_after(error)])
 
 
@@ -296,11 +317,12 @@ async def answer_results(call: HttpCall, settle: Settle, results: list[Result]) 
 
 
 async def save_state(call: HttpCall) -> None:
+    """Handle `PUT /v1/queue/state`."""
     document = decode(_state.decoder, await call.body())
     ref = call.ref(document.tenant, document.queue)
     request = _state.read(ref, {}, document)
     saved = await call.session.call(SAVE_STATE, ref, request)
-    with contextlib.suppress(MessageNotFound):  # settled meanwhile: the answer keeps the call's own
+    with contextlib.suppress(MessageNotFound):  # settled meanwhile: the response has the call's correlation id
         message = await call.session.call(GET, ref, GetRequest(id=request.receipt.id))
         call.correlation_id = message.correlation_id
     await call.answer(encode(StateAnswer(etag=saved.etag)))

@@ -1,4 +1,4 @@
-"""Payloads as parts: `multipart/form-data` in, `multipart/mixed` out."""
+"""Read payloads from `multipart/form-data` requests and write them into `multipart/mixed` responses."""
 
 import secrets
 from typing import TYPE_CHECKING
@@ -18,23 +18,26 @@ from holdfast.wire.http.bodies import MetaIn, ResultOut, encode
 from holdfast.wire.http.drafts import draft_with
 from holdfast.wire.http.shapes import delivery_out
 
-if TYPE_CHECKING:  # the library declares it for type checkers alone
+if TYPE_CHECKING:  # the library defines it only for type checkers
     from python_multipart.multipart import MultipartCallbacks
 
 PARTS_TYPE = b"multipart/mixed"
 _MAX_META = 128 << 10
-# Of a payload that comes before it is known where it goes.
+# The maximum size of a payload that arrives before its part `meta`, which names its queue.
 _MAX_HELD = 1 << 20
-# Part headers, boundaries: everything of a body that is neither meta nor payload.
+# Part headers and boundaries: all bytes of a body that are neither meta nor payload.
 _MAX_FRAMING = 16 << 10
 _meta = msgspec.json.Decoder(MetaIn)
 
 
 async def enqueue_parts(call: HttpCall) -> list[Enqueued]:
-    """One message: part `meta`, then part `payload`, passed on as it arrives and never beyond the limit."""
+    """Enqueue the message of a multipart body, whose payload is passed to the service as it arrives.
+
+    Raise `InvalidArgument` for another body and `PayloadTooLarge` for a body or a part that is too large.
+    """
     check_encoding(call.headers)
-    most = call.limits.max_payload + _MAX_META + _MAX_FRAMING
-    check_length(call.headers, most)
+    max_bytes = call.limits.max_payload + _MAX_META + _MAX_FRAMING
+    check_length(call.headers, max_bytes)
     _, options = parse_options_header(call.headers[b"content-type"])
     boundary = options.get(b"boundary")
     if not boundary:
@@ -43,7 +46,7 @@ async def enqueue_parts(call: HttpCall) -> list[Enqueued]:
     upload: PayloadStream | None = None
     try:
         parser = MultipartParser(boundary, reader.callbacks())
-        async for part in body_parts(call.receive, most):
+        async for part in body_parts(call.receive, max_bytes):
             parser.write(part)
             if upload is None:
                 upload = await _open(call, reader)
@@ -63,18 +66,18 @@ async def enqueue_parts(call: HttpCall) -> list[Enqueued]:
 
 
 async def _open(call: HttpCall, reader: "_Reader") -> PayloadStream | None:
-    """Once it is known where the message goes; until then little is held."""
+    """Start the upload once `meta` has arrived, which names the queue; until then return None."""
     meta = reader.meta()
     if meta is None:
         return None
     ref = call.ref(meta.tenant, meta.queue)
-    # Bytes that came as bytes: whatever their type says, nobody has read them as JSON.
+    # The payload is not JSON, whatever its content type says, because it was never parsed as JSON.
     draft = draft_with(meta, b"", is_json=False, correlation_id=call.given_correlation_id)
     return await call.session.upload(ref, draft)
 
 
 class _Reader:
-    """Takes the two parts by name; any other is refused."""
+    """The parser callbacks that collect the parts `meta` and `payload`. Any other part is refused."""
 
     def __init__(self) -> None:
         self._parts: dict[str, bytearray] = {}
@@ -87,6 +90,7 @@ class _Reader:
         self._is_complete = False
 
     def callbacks(self) -> "MultipartCallbacks":
+        """Return the callbacks for the parser."""
         return {
             "on_part_begin": self._headers.clear,
             "on_header_field": self._on_header_field,
@@ -99,16 +103,18 @@ class _Reader:
         }
 
     def meta(self) -> MetaIn | None:
-        """None until it has come whole."""
+        """Return the part `meta`, or None until it has arrived whole. Raise `InvalidArgument` for an invalid one."""
         if not self._has_meta:
             return None
         meta = decode(_meta, bytes(self._parts["meta"]))
         if meta.payload is not UNSET or meta.payload_base64 is not UNSET:
-            raise InvalidArgument("the payload is a part of its own, and stands not in meta", field="meta.payload")
+            raise InvalidArgument(
+                "meta contains a payload; send the payload as a part of its own", field="meta.payload"
+            )
         return meta
 
     def take_payload(self) -> bytes:
-        """What has come of it since this was last asked."""
+        """Return the bytes of the payload that have arrived since the previous call."""
         held = self._parts.get("payload", b"")
         taken = bytes(held)
         if isinstance(held, bytearray):
@@ -116,6 +122,7 @@ class _Reader:
         return taken
 
     def check_complete(self) -> None:
+        """Raise `InvalidArgument` if the body is truncated or a part is missing."""
         if not self._is_complete:
             raise InvalidArgument("the multipart body ends before its last boundary", field="body")
         for name in ("meta", "payload"):
@@ -136,7 +143,9 @@ class _Reader:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         name = options.get(b"name", b"").decode("latin-1")
         if name not in ("meta", "payload") or name in self._parts:
-            raise InvalidArgument("a multipart message has one part meta and one part payload", field=name[:80])
+            raise InvalidArgument(
+                "a part is unknown or given twice; send one part meta and one part payload", field=name[:80]
+            )
         self._name = name
         self._part = self._parts[name] = bytearray()
 
@@ -147,7 +156,7 @@ class _Reader:
         if self._name == "meta" and size > _MAX_META:
             raise too_large(_MAX_META)
         if self._name == "payload" and size > _MAX_HELD and not self._has_meta:
-            raise InvalidArgument(f"send the part meta before a payload of more than {_MAX_HELD} bytes", field="meta")
+            raise InvalidArgument(f"the part meta must precede a payload of more than {_MAX_HELD} bytes", field="meta")
         self._part += data[start:end]
 
     def _on_part_end(self) -> None:
@@ -158,7 +167,7 @@ class _Reader:
 
 
 class PartStream:
-    """A `multipart/mixed` answer: per message a JSON part, then its payload part."""
+    """A `multipart/mixed` response with two parts per message: its JSON document, then its payload."""
 
     def __init__(self, call: HttpCall, ref: QueueRef) -> None:
         self._call = call
@@ -166,9 +175,11 @@ class PartStream:
         self._boundary = secrets.token_hex(16).encode()
 
     async def start(self) -> None:
+        """Send the head of the response."""
         await self._call.start_stream([(b"content-type", PARTS_TYPE + b"; boundary=" + self._boundary)])
 
     async def send(self, delivery: Delivery) -> None:
+        """Send a delivery and its payload. Raise `CallerLeft` if the caller cannot have received them whole."""
         described = encode(delivery_out(delivery, with_payload=False))
         content_type = delivery.content_type.encode("latin-1", "replace")
         head = self._part(b"application/json", described) + self._head(content_type, delivery.bytes)
@@ -181,9 +192,11 @@ class PartStream:
         await self._call.stream(b"\r\n")
 
     async def send_results(self, results: list[ResultOut]) -> None:
+        """Send the results of the verdicts that the call carried."""
         await self._call.stream(self._part(b"application/json", encode({"results": results})))
 
     async def end(self) -> None:
+        """End the response."""
         await self._call.stream(b"--" + self._boundary + b"--\r\n")
         await self._call.end_stream()
 

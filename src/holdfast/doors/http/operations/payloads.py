@@ -1,4 +1,4 @@
-"""Payloads that a claim left out, read part by part by whoever holds the message."""
+"""Read payloads that a claim omitted, part by part, by the receipt of their message."""
 
 import msgspec
 
@@ -10,7 +10,11 @@ _payload = msgspec.json.Decoder(PayloadRequest)
 
 
 async def read_part(call: HttpCall) -> None:
-    """A part is short, so a caller that reads slowly, or stops, holds nothing here; and each is fenced by itself."""
+    """Handle `POST /v1/queue/payload`.
+
+    A part is short, so a caller that reads slowly or stops reading occupies little here. Each part is checked against
+    the lease separately.
+    """
     request = decode(_payload, await call.body())
     ref = call.ref(request.tenant, request.queue)
     part = await call.session.read_part(ref, Receipt.parse(request.receipt), request.offset, request.limit)

@@ -1,4 +1,4 @@
-"""Between the wire's documents and the model: nothing is decided here."""
+"""Convert between HTTP documents and the model, for the hot routes."""
 
 from collections.abc import Iterable
 
@@ -13,11 +13,12 @@ from holdfast.wire.http.bodies import (
     VerdictIn,
 )
 
-# The verdicts that may ride on a dequeue.
-_RIDING = {"ack": Settle.ACK, "nack": Settle.NACK, "release": Settle.RELEASE}
+# The verdicts that a dequeue may carry.
+_DEQUEUE_VERDICTS = {"ack": Settle.ACK, "nack": Settle.NACK, "release": Settle.RELEASE}
 
 
 def enqueued_out(enqueued: Enqueued) -> EnqueuedOut:
+    """Return the document of an enqueued message."""
     id = enqueued.id
     return EnqueuedOut(
         id=id,
@@ -27,7 +28,10 @@ def enqueued_out(enqueued: Enqueued) -> EnqueuedOut:
     )
 
 
-def ask_of(request: DequeueRequest, *, with_state: bool, ledger: tuple[str, int] | None = None) -> ClaimRequest:
+def claim_request_of(
+    request: DequeueRequest, *, with_state: bool, ledger: tuple[str, int] | None = None
+) -> ClaimRequest:
+    """Return the claim that a dequeue asks for. `ledger` is the consumer and the number of a claim in the ledger."""
     return ClaimRequest(
         limit=request.limit,
         lease_ms=request.lease_ms,
@@ -38,13 +42,14 @@ def ask_of(request: DequeueRequest, *, with_state: bool, ledger: tuple[str, int]
     )
 
 
-def riding_verdicts(given: Iterable[VerdictIn]) -> list[Verdict]:
+def verdicts_of(given: Iterable[VerdictIn]) -> list[Verdict]:
+    """Return the verdicts that a dequeue carries. Raise `InvalidArgument` for an unknown verdict."""
     verdicts = []
     for each in given:
-        settle = _RIDING.get(each.verdict)
+        settle = _DEQUEUE_VERDICTS.get(each.verdict)
         if settle is None:
             raise InvalidArgument(
-                f"{each.verdict[:80]!r} is not a verdict: give {', '.join(_RIDING)}", field="verdicts.verdict"
+                f"{each.verdict[:80]!r} is not a verdict; give {', '.join(_DEQUEUE_VERDICTS)}", field="verdicts.verdict"
             )
         verdicts.append(
             Verdict(
@@ -61,13 +66,14 @@ def riding_verdicts(given: Iterable[VerdictIn]) -> list[Verdict]:
 
 
 def receipts_of(given: Iterable[str | ReceiptIn]) -> list[ReceiptIn]:
+    """Return every receipt as an object with options."""
     return [ReceiptIn(receipt=each) if isinstance(each, str) else each for each in given]
 
 
 def results_error(results: Iterable[Result]) -> HoldfastError | None:
-    """Return the error that stands beside the results of a call; None if every verdict was carried out.
+    """Return the error to send beside the results of a call, or None if every verdict was carried out.
 
-    Verdicts that could not be written go before stale ones: sending them again helps.
+    Verdicts that could not be written take precedence over stale ones, because sending them again helps.
     """
     failed = [each for each in results if not each.ok]
     if not failed:
@@ -75,9 +81,11 @@ def results_error(results: Iterable[Result]) -> HoldfastError | None:
     failed.sort(key=lambda each: not each.is_retryable)
     error = failed[0].failure()
     same = [each.id for each in failed if each.error == error.code]
-    what = (
-        "of the receipts no longer hold their message"
-        if failed[0].is_stale
-        else f"of the verdicts were not carried out ({error.code}); their leases stand, so send them again"
-    )
-    return type(error)(f"{len(same)} {what}; the results say what became of each", ids=same)
+    if failed[0].is_stale:
+        message = f"{len(same)} receipts are stale; `results` has the outcome of each"
+    else:
+        message = (
+            f"{len(same)} verdicts were not carried out ({error.code}); their leases are still held, so send them "
+            "again; `results` has the outcome of each"
+        )
+    return type(error)(message, ids=same)

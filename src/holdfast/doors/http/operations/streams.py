@@ -1,4 +1,4 @@
-"""Answers that go on until the caller leaves: `subscribe` and `watch`."""
+"""Handle `subscribe` and `watch`, whose responses continue until the caller leaves."""
 
 import asyncio
 from typing import Protocol
@@ -7,9 +7,9 @@ import msgspec
 
 from holdfast.doors.http.calls import HttpCall, decode
 from holdfast.doors.http.connections.presence import Presence
-from holdfast.doors.http.operations.messages import settle_riding
+from holdfast.doors.http.operations.messages import settle
 from holdfast.doors.http.operations.multipart import PartStream
-from holdfast.doors.http.operations.shapes import riding_verdicts
+from holdfast.doors.http.operations.shapes import verdicts_of
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import QueueNotFound
 from holdfast.model.message import MAX_BATCH
@@ -24,11 +24,13 @@ from holdfast.wire.requests import Nothing
 
 _subscribe = msgspec.json.Decoder(SubscribeRequest)
 
-# A silent connection is taken for dead by what stands between: say something now and then.
+# Proxies close idle connections, so a watch sends a comment at this interval.
 _KEEP_ALIVE_S = 15.0
 
 
 class _Stream(Protocol):
+    """A response that carries deliveries one by one."""
+
     async def start(self) -> None: ...
 
     async def send(self, delivery: Delivery) -> None: ...
@@ -39,7 +41,7 @@ class _Stream(Protocol):
 
 
 class _LineStream:
-    """NDJSON: one delivery a line."""
+    """An NDJSON response with one delivery per line."""
 
     def __init__(self, call: HttpCall) -> None:
         self._call = call
@@ -58,10 +60,12 @@ class _LineStream:
 
 
 async def subscribe(call: HttpCall) -> None:
+    """Handle `POST /v1/queue/subscribe`."""
     await _subscribe_to(call, with_state=False)
 
 
 async def subscribe_with_state(call: HttpCall) -> None:
+    """Handle `POST /v1/queue/subscribeWithState`."""
     await _subscribe_to(call, with_state=True)
 
 
@@ -73,28 +77,30 @@ async def _subscribe_to(call: HttpCall, *, with_state: bool) -> None:
     if request.wait_ms is not None:
         check_integer("wait_ms", request.wait_ms, 0, MAX_MS)
     limit = request.prefetch if request.limit is None else request.limit
-    verdicts = riding_verdicts(request.verdicts or ())
+    verdicts = verdicts_of(request.verdicts or ())
     sends_parts = call.head.wants_parts
-    ask = ClaimRequest(
+    claim_request = ClaimRequest(
         limit=limit,
         lease_ms=request.lease_ms,
         owner=request.owner,
         with_state=with_state,
         streams=sends_parts or request.payloads_apart,
     )
-    subscription = await call.session.subscribe(ref, ask, request.prefetch, releases_at_end=request.release_on_leave)
+    subscription = await call.session.subscribe(
+        ref, claim_request, request.prefetch, releases_at_end=request.release_on_leave
+    )
     presence = Presence(call)
     stream: _Stream = PartStream(call, ref) if sends_parts else _LineStream(call)
     unsent: list[Delivery] = []
 
     try:
-        results = await settle_riding(call, ref, verdicts) if verdicts else []
+        results = await settle(call, ref, verdicts) if verdicts else []
         await stream.start()
         if results:
             await stream.send_results(results)
         while True:
             unsent = await presence.wait(subscription.next(request.wait_ms), subscription.give_back)
-            if not unsent:  # it waited as long as it was asked to, or the server is closing
+            if not unsent:  # the wait timed out, or the server is shutting down
                 await stream.end()
                 return
             call.note_deliveries(ref, unsent)
@@ -108,7 +114,7 @@ async def _subscribe_to(call: HttpCall, *, with_state: bool) -> None:
 
 
 async def watch(call: HttpCall) -> None:
-    """Server-sent events: `available` when messages can be claimed, first for those that are there already."""
+    """Handle `GET /v1/queue/watch`: send `available` when messages can be claimed, also for those ready now."""
     fields = call.query("tenant", "queue")
     ref = call.ref(fields.get("tenant"), fields.get("queue"))
     call.check_can_stream()
@@ -133,7 +139,7 @@ async def watch(call: HttpCall) -> None:
 
 
 def _nothing(result: bool) -> None:
-    """A wait that ended has nothing to undo."""
+    """Undo nothing: a wait has no effect."""
 
 
 async def _ready(call: HttpCall, ref: QueueRef) -> int:

@@ -1,4 +1,4 @@
-"""The routes that read a request, carry out its operation and write its answer, all as the table declares them."""
+"""Handle the routes that the table of operations describes completely, and `GET /v1/tenants/{tenant}`."""
 
 from typing import Any
 
@@ -10,13 +10,15 @@ from holdfast.doors.http.connections.presence import Presence
 from holdfast.model.answers import Info
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
 from holdfast.wire import operations
-from holdfast.wire.http.bodies import TenantAnswer, encode
+from holdfast.wire.http.admin_bodies import TenantAnswer
+from holdfast.wire.http.bodies import encode
 from holdfast.wire.http.routes import RouteBinding
 from holdfast.wire.operation import Operation, Target
 from holdfast.wire.requests import Nothing
 
 
 def make_handler(operation: Operation[Any, Any], binding: RouteBinding[Any]) -> Handler:
+    """Return a handler that reads the request, carries out the operation and writes the result, as `binding` says."""
     route = binding.route
     answer_shape = route.answer
     assert answer_shape is not None
@@ -35,7 +37,10 @@ def make_handler(operation: Operation[Any, Any], binding: RouteBinding[Any]) -> 
 async def read_request(
     call: HttpCall, operation: Operation[Any, Any], binding: RouteBinding[Any]
 ) -> tuple[QueueRef, Any]:
-    """Read the query before the names and the names before the body, so that the first mistake is named first."""
+    """Return the queue and the request of a call. Raise `InvalidArgument` or `InvalidName` for a wrong request.
+
+    The query is read before the names and the names before the body, so that the error names the first mistake.
+    """
     fields = call.query(*binding.query_fields) if binding.checks_query else {}
     if operation.target is Target.SERVER:
         ref = QueueRef()
@@ -56,7 +61,7 @@ async def read_request(
 
 
 async def _while_present(call: HttpCall, work: Any) -> Any:
-    """Carry on while the caller is there. Steps that are done stay done; the same call again goes on from there."""
+    """Carry out work while the caller is connected. Completed steps stay done, and a repeated call continues there."""
     presence = Presence(call)
     try:
         return await presence.wait(work, lambda answer: None)
@@ -65,7 +70,7 @@ async def _while_present(call: HttpCall, work: Any) -> Any:
 
 
 async def get_tenant(call: HttpCall) -> None:
-    """Two operations in one answer: a tenant's configuration and its counts."""
+    """Return a tenant's configuration together with its counts, which are two operations."""
     call.query()
     ref = QueueRef(parse_name("tenant", call.path["tenant"]), DEFAULT)
     config = await call.session.call(operations.TENANT, ref, Nothing())

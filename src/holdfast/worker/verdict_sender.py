@@ -1,4 +1,4 @@
-"""Verdicts on their way: on the next claim if one is about to be made, else at once, several in one call."""
+"""Send verdicts: with the next claim if one is about to be made, otherwise at once, several in one call."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,41 +6,39 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.background import Backoff
-from holdfast.dice import Dice
 from holdfast.model.answers import Result
 from holdfast.model.errors import HoldfastError, Throttled, Unavailable
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Verdict
 from holdfast.model.rules.retry import backoff_ms
-from holdfast.runtime import LoopRuntime
-from holdfast.worker.consuming.connection import WorkerConnection
-from holdfast.worker.consuming.waiting import Reach, first_of
+from holdfast.worker.context import ConsumerContext, first_of
 
-# What says "ask again" and not "you asked for the wrong thing": errors of sockets among them.
+# Errors after which the same call may succeed later.
 TROUBLE = (Unavailable, Throttled, OSError, TimeoutError)
 
 RETRY_BASE_MS = 50
 RETRY_CAP_MS = 2_000
 
 
-class Pending:
-    """A verdict that is not yet known to have been taken. Its future's None: it could not be delivered in time."""
+class PendingVerdict:
+    """A verdict without a result yet. The result None means that it could not be delivered while the lease lasted."""
 
     __slots__ = ("answered", "failures", "is_repeated", "lease_until", "retry_at", "verdict")
 
     def __init__(self, verdict: Verdict, lease_until: int) -> None:
         self.verdict = verdict
-        # After this no verdict can be taken, so none is tried.
+        # The verdict is not sent after the lease has ended, because it would be stale.
         self.lease_until = lease_until
-        # Sent before, and no answer came: it may have been taken.
+        # Whether it was sent before without a response, so that it may already have been carried out.
         self.is_repeated = False
-        # How often it could not be delivered or written, and when it may go again.
+        # The number of failed attempts to deliver it, and the time of the next one.
         self.failures = 0
         self.retry_at = 0
         self.answered: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
 
     def answer(self, result: Result | None) -> None:
+        """Set the result. A failure after an earlier attempt without a response is marked as unsure."""
         if not self.answered.done():
             if self.is_repeated and result is not None and not result.ok:
                 result = replace(result, is_unsure=True)
@@ -48,76 +46,83 @@ class Pending:
 
 
 class Outbox:
-    def __init__(self, ref: QueueRef, link: WorkerConnection, runtime: LoopRuntime, dice: Dice, reach: Reach) -> None:
+    """The verdicts of one queue that are waiting to be sent."""
+
+    def __init__(self, ref: QueueRef, context: ConsumerContext) -> None:
         self._ref = ref
-        self._link = link
-        self._runtime = runtime
-        self._dice = dice
-        self._reach = reach
-        self._waiting: list[Pending] = []
+        self._connection = context.connection
+        self._runtime = context.runtime
+        self._dice = context.dice
+        self._reachability = context.reachability
+        self._waiting: list[PendingVerdict] = []
         self._is_sending = False
         self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # A claim is about to be made, and takes what waits along.
-        self._has_ride = False
-        # Set when a verdict is posted: one that has to wait for its retry must not hold it up.
+        # Whether a claim is about to be made, which will carry the waiting verdicts.
+        self._is_claim_expected = False
+        # Set when a verdict is posted, so that it need not wait for the retry of another one.
         self._posted = asyncio.Event()
         self._backoff = Backoff("outbox", queue=ref)
 
     def post(self, verdict: Verdict, lease_until: int, *, at_once: bool = False) -> "asyncio.Future[Result | None]":
-        pending = Pending(verdict, lease_until)
+        """Queue a verdict, and return the future of its result.
+
+        It is sent now if no claim is expected that could carry it, or with `at_once`.
+        """
+        pending = PendingVerdict(verdict, lease_until)
         self._waiting.append(pending)
         self._posted.set()
-        if at_once or not self._has_ride:
+        if at_once or not self._is_claim_expected:
             self._send()
         return pending.answered
 
-    def take(self) -> list[Pending]:
-        """Take the waiting verdicts that may go now, for a claim to carry."""
+    def take(self) -> list[PendingVerdict]:
+        """Take the waiting verdicts that are due, to be sent by the caller."""
         now_ms = self._runtime.clock.now_ms()
         taken = [each for each in self._waiting if each.retry_at <= now_ms][:MAX_BATCH]
         chosen = set(taken)
         self._waiting = [each for each in self._waiting if each not in chosen]
         return taken
 
-    def put_back(self, taken: list[Pending]) -> None:
-        """The claim failed: what of its riders is not answered waits again."""
+    def put_back(self, taken: list[PendingVerdict]) -> None:
+        """Put back the verdicts of a failed call that have no result yet."""
         for each in taken:
             each.is_repeated = True
         self._waiting[:0] = [each for each in taken if not each.answered.done()]
 
-    def postpone(self, taken: list[Pending]) -> None:
-        """Put back verdicts that were not answered, each to go again after a pause of its own."""
+    def postpone(self, taken: list[PendingVerdict]) -> None:
+        """Put back verdicts that have no result yet, each with its own delay before the next attempt."""
         now_ms = self._runtime.clock.now_ms()
         for each in taken:
             each.retry_at = now_ms + 1 + backoff_ms(each.failures, RETRY_BASE_MS, RETRY_CAP_MS, self._dice.roll())
             each.failures += 1
         self.put_back(taken)
 
-    def answer_all(self, batch: Sequence[Pending], results: Sequence[Result]) -> bool:
-        """Answer each verdict with its result, but those that the store could not write: they may be sent again.
+    def answer_all(self, batch: Sequence[PendingVerdict], results: Sequence[Result]) -> bool:
+        """Set the result of each verdict, except of those that the store could not write, which may be sent again.
 
-        Return whether all were answered; the caller puts the others back.
+        Return whether all verdicts have a result. The caller puts the others back.
         """
         for each, result in zip(batch, results, strict=True):
             if not result.is_retryable:
                 each.answer(result)
         return all(each.answered.done() for each in batch)
 
-    def offer_ride(self) -> None:
-        self._has_ride = True
+    def expect_claim(self) -> None:
+        """Keep verdicts from now on for a claim that is about to be made."""
+        self._is_claim_expected = True
 
-    def end_ride(self) -> None:
-        """No claim will be made for a while: what waits goes by itself."""
-        self._has_ride = False
+    def expect_no_claim(self) -> None:
+        """Send waiting verdicts by calls of their own, because no claim will be made for a while."""
+        self._is_claim_expected = False
         self._send()
 
     def give_up(self) -> None:
-        """Nothing is tried again: the leases will run out."""
+        """Retry nothing any more; the leases of unsettled messages will expire."""
         if not self._given_up.done():
             self._given_up.set_result(None)
 
     def _send(self) -> None:
-        # One call at a time: what comes up meanwhile goes together in the next.
+        # One call at a time. Verdicts that are posted meanwhile are sent together by the next call.
         if self._waiting and not self._is_sending:
             self._is_sending = True
             self._runtime.spawn(self._send_all())
@@ -136,7 +141,7 @@ class Outbox:
             self._is_sending = False
 
     async def _until_due(self) -> None:
-        """Wait until a verdict may go again, another one is posted, or nothing is to be tried any more."""
+        """Wait until a verdict is due, another one is posted, or the worker gives up."""
         if self._waiting and not self._given_up.done():
             pause_ms = min(each.retry_at for each in self._waiting) - self._runtime.clock.now_ms()
             posted = asyncio.ensure_future(self._posted.wait())
@@ -145,27 +150,27 @@ class Outbox:
             finally:
                 posted.cancel()
 
-    async def _send_once(self, batch: list[Pending]) -> bool:
-        """Return whether every verdict was answered, with whatever answer."""
-        call = asyncio.ensure_future(self._link.messages.settle(self._ref, [each.verdict for each in batch]))
+    async def _send_once(self, batch: list[PendingVerdict]) -> bool:
+        """Send verdicts in one call. Return whether each has a result now, be it a failure."""
+        call = asyncio.ensure_future(self._connection.messages.settle(self._ref, [each.verdict for each in batch]))
         try:
             await first_of(self._runtime, [call, self._given_up], None)
             if not call.done():
                 return False
             results = call.result()
         except TROUBLE as error:
-            self._reach.lose(error)
+            self._reachability.lose(error)
             return False
-        except HoldfastError as error:  # refused as a whole: no repetition would help
+        except HoldfastError as error:  # the whole call was refused, so a retry would not help
             code = error.code
             results = [Result(snowflake=each.verdict.receipt.id, ok=False, error=code) for each in batch]
-        except Exception as error:  # handlers wait for these verdicts: they are tried again until their leases end
+        except Exception as error:  # handlers wait for these results, so the verdicts are retried until the leases end
             self._backoff.failed(error, verdicts=len(batch))
             return False
         finally:
             call.cancel()
         self._backoff.succeeded()
-        self._reach.regain()
+        self._reachability.regain()
         return self.answer_all(batch, results)
 
     def _drop_hopeless(self) -> None:
