@@ -152,7 +152,10 @@ def _report(cli: CommandSession, ref: "QueueRef", text: str, *, is_paused: bool)
 
 
 def purge(cli: CommandSession, queue: QueueName, state: InState = "ready", yes: Yes = False) -> None:
-    """Remove all ready and delayed messages of a queue, or all failed ones."""
+    """Remove all ready and delayed messages of a queue, or all failed ones.
+
+    Messages in flight are not removed.
+    """
     found = cli.queue(queue)
     stats = found.stats()
     number = stats.failed if state == "failed" else stats.ready + stats.delayed

@@ -38,7 +38,7 @@ pipeline = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no summary.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the result.")]
 Days = Annotated[
     list[str] | None,
     typer.Option("--day", metavar="YYYY-MM-DD", help="Only events of this day (UTC). Repeatable.", show_default=False),

@@ -82,7 +82,8 @@ def flush(
 def reshard(
     store: Store = None,
     onto: Annotated[
-        int | None, typer.Option("--onto", help="Use only the first databases, this many; the others get no queues.")
+        int | None,
+        typer.Option("--onto", help="Number of databases to use, from the first one; the others get no queues."),
     ] = None,
     dry_run: DryRun = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

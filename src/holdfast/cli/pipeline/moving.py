@@ -58,7 +58,7 @@ Containing = Annotated[
     ),
 ]
 AnyQueue = Annotated[
-    str, typer.Argument(metavar="[QUEUE]", help="Name of the queue, or TENANT/QUEUE; */* for all queues.")
+    str, typer.Argument(metavar="[QUEUE]", help="Name of the queue, or TENANT/QUEUE; `*/*` for all queues.")
 ]
 
 

@@ -118,7 +118,7 @@ def _clock() -> Finding:
         return Finding(
             "clock",
             WARN,
-            f"the wall clock changed by {off_ms} ms within {_CLOCK_WATCH_S:g} s",
+            f"the wall clock drifted by {off_ms} ms within {_CLOCK_WATCH_S:g} s",
             "let NTP slew the clock instead of stepping it; in a virtual machine, check its time source",
         )
     return Finding("clock", OK, f"wall clock and steady clock agree within {max(off_ms, 1)} ms")
