@@ -132,7 +132,7 @@ def test_the_readme_leads_from_the_clone_to_a_handled_message(tmp_path: Path) ->
     first, second, *_ = [block for block in blocks(ROOT / "README.md") if block.kind == "sh"]
     with Terminal(tmp_path) as terminal:
         terminal.enter(first)
-        terminal.see("verdict: every message ended as it should, nothing was lost", "")
+        terminal.see("verdict: every message ended as expected, and nothing was lost", "")
         terminal.enter(second, ends=False)
         terminal.see('sending: {"to": "ada"}', "")
 

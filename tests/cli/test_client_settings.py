@@ -12,7 +12,7 @@ from typing import Any
 import jwt
 import pytest
 
-from holdfast.cli.client_settings import DEFAULT_URL, ClientTarget, find_place
+from holdfast.cli.client_settings import DEFAULT_URL, ClientTarget, resolve_target
 from holdfast.cli.failures import Usage
 from holdfast.cli.server import doctor as doctor_module
 from tests.server.served import urls_in
@@ -23,7 +23,7 @@ SECRET = "0123456789" * 4
 
 
 def find(environment: dict[str, str] | None = None, config: Path | None = None, **flags: str) -> ClientTarget:
-    return find_place(flags, environment or {}, None if config is None else str(config))
+    return resolve_target(flags, environment or {}, None if config is None else str(config))
 
 
 def token_of(**claims: str) -> str:
@@ -184,15 +184,15 @@ def test_doctor_with_an_operators_token_looks_at_every_tenant(
         return {each["check"]: each["found"] for each in ran.lines}
 
     every = found()
-    assert every["access"] == "2 queues of 2 tenants can be seen"
+    assert every["access"] == "2 queues of 2 tenants are visible"
     assert every["dead letters"] == "1 failed messages, most in acme/a"
     one = found("--tenant", "other")
-    assert one["access"] == "1 queues of tenant other can be seen"
+    assert one["access"] == "1 queues of tenant other are visible"
     assert "dead letters" not in one
     monkeypatch.setattr(doctor_module, "_MAX_TENANTS", 1)
-    assert found()["tenants"] == "looked at the first 1 of 2"
+    assert found()["tenants"] == "checked the first 1 of 2"
     monkeypatch.setenv("HOLDFAST_TOKEN", guarded("other", "read"))
-    assert found()["access"] == "1 queues of tenant other can be seen"
+    assert found()["access"] == "1 queues of tenant other are visible"
 
 
 def test_an_operators_token_sees_every_tenant(

@@ -24,14 +24,14 @@ def test_the_first_lines_run_as_they_stand(shell: Callable[..., Any]) -> None:
 
 
 def test_every_command_and_variable_is_named() -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # it is a group
 
     assert [name for name in commands if f"`{name}`" not in PAGE] == []
     assert [name for name in VARIABLES if f"`{PREFIX}{name}`" not in PAGE] == []
 
 
 def test_the_table_of_commands_is_complete_and_no_command_is_said_to_be_missing() -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # it is a group
     table = re.search(r"\| for \| commands \|\n\|---\|---\|\n((?:\|.*\|\n)+)", PAGE)
 
     assert table is not None

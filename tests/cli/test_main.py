@@ -88,7 +88,7 @@ def test_help_names_every_command(run: Callable[..., Any]) -> None:
 
     assert ran.code == 0
     assert all(command in ran.out for command in COMMANDS)
-    assert all(group in ran.out for group in ("Messages", "Look", "Operate", "Server and store"))
+    assert all(group in ran.out for group in ("Messages", "Inspect", "Operate", "Server and store"))
 
 
 @pytest.mark.parametrize("command", ["demo", "verify", "backup"])

@@ -121,4 +121,4 @@ def test_journal_events_have_every_field_of_the_api(run: Run, id: str) -> None:
     ],
 )
 def test_values_are_shown_by_what_their_key_says(key: str, value: Any, text: str) -> None:
-    assert show.shown(key, value) == text
+    assert show.format_value(key, value) == text

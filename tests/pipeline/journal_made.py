@@ -8,7 +8,7 @@ from typing import Any
 
 import holdfast
 from holdfast.model.events import JournalEvent
-from holdfast.pipeline.jobs.journals import arrow_of
+from holdfast.pipeline.jobs.journals import events_to_arrow
 from holdfast.pipeline.schemas import EVENTS
 from holdfast.testing import ManualClock
 
@@ -75,7 +75,7 @@ def journal_of(hf: holdfast.Holdfast) -> list[JournalEvent]:
 def frame_of(spark: Any, events: Sequence[Any]) -> Any:
     import pyarrow as pa
 
-    return spark.createDataFrame(pa.Table.from_batches([arrow_of(list(events))], EVENTS.arrow))
+    return spark.createDataFrame(pa.Table.from_batches([events_to_arrow(list(events))], EVENTS.arrow))
 
 
 def rows_of(frame: Any) -> list[tuple[Any, ...]]:

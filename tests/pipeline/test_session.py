@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.pipeline import java, session
-from holdfast.pipeline.sources.snapshot import looking_of
+from holdfast.pipeline.sources.snapshot import parse_snapshot_options
 from tests.server.served import Served
 
 SECRET = "s3cr3t-t0k3n-of-the-tests"
@@ -122,7 +122,7 @@ def test_a_token_stands_in_no_plan_and_no_log(
 
 def test_a_misspelt_token_is_refused_without_being_shown() -> None:
     with pytest.raises(holdfast.InvalidArgument, match="'tokken' is not an option") as refused:
-        looking_of({"url": "http://127.0.0.1:1", "tokken": SECRET})
+        parse_snapshot_options({"url": "http://127.0.0.1:1", "tokken": SECRET})
     assert SECRET not in str(refused.value)
 
 

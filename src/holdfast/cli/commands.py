@@ -1,134 +1,130 @@
-"""The table of commands: each one's name, panel, module and summary. A command's module is imported when it runs.
+"""The table of commands: the name, help panel, module and summary of each. A command's module is imported when it runs.
 
-`holdfast --help` and shell completion need the table alone. A test holds every summary against its command's docstring.
+`holdfast --help` and shell completion read this table only. A test compares every summary with its command's docstring.
 """
 
 from typing import NamedTuple
 
 MESSAGES = "Messages"
-LOOK = "Look"
+INSPECT = "Inspect"
 OPERATE = "Operate"
 STORE = "Server and store"
 
 
 class CommandRow(NamedTuple):
+    """A command that has not been imported."""
+
     panel: str
-    # Below `holdfast.cli`.
+    # Relative to `holdfast.cli`.
     module: str
     # The first paragraph of the command's docstring, or a group's help.
     summary: str
-    # The name in the module, where it is not the command's own.
+    # The function's name in the module, if it differs from the command's name.
     attribute: str | None = None
-    # Whether the function's first parameter is a Session.
+    # True if the function's first parameter is a CommandSession.
     has_session: bool = True
-    # Whether it may create the directory of an embedded store.
+    # True if the command may create the directory of an embedded store.
     may_create: bool = False
-    # The name in the module of the class that parses the command line, where it is not typer's.
+    # The name in the module of the class that parses the command line, if it is not QuickCommand.
     parsed_by: str | None = None
 
 
 COMMANDS: dict[str, CommandRow] = {
     "enqueue": CommandRow(
-        MESSAGES, "messages.enqueue", "Add messages to a queue; their ids are printed.", may_create=True
+        MESSAGES, "messages.enqueue", "Add messages to a queue, and print their ids.", may_create=True
     ),
-    "dequeue": CommandRow(MESSAGES, "messages.dequeue", "Take a message under a lease, for the commands that follow."),
+    "dequeue": CommandRow(MESSAGES, "messages.dequeue", "Claim a message, and print it as variables for the shell."),
     "ack": CommandRow(
         MESSAGES,
         "messages.dequeue",
-        "Done: the message is never delivered again. The payload's temporary file is removed.",
+        "Acknowledge a claimed message: it succeeded, and is never delivered again.",
     ),
     "nack": CommandRow(
         MESSAGES,
         "messages.dequeue",
-        "It failed: the message comes back later, or goes to the dead letters when its retries are used up.",
+        "Report that a claimed message failed: it is retried later, or becomes a dead letter after its last retry.",
     ),
-    "extend": CommandRow(MESSAGES, "messages.dequeue", "Hold it longer: the lease runs out so long from now."),
+    "extend": CommandRow(MESSAGES, "messages.dequeue", "Extend the lease of a claimed message."),
     "release": CommandRow(
-        MESSAGES, "messages.dequeue", "Give it back as if it had never been taken: nothing is counted."
+        MESSAGES, "messages.dequeue", "Return a claimed message to its queue without counting the attempt."
     ),
     "state": CommandRow(
         MESSAGES,
         "messages.state",
-        "Save the state document of a message that `dequeue` took: its next attempt finds it.",
+        "Save the state document of a claimed message for its next attempt.",
     ),
-    "run": CommandRow(MESSAGES, "messages.run", "Run a program for each message, until SIGTERM or Ctrl-C."),
+    "run": CommandRow(MESSAGES, "messages.run", "Run a program for each message until SIGTERM or Ctrl-C."),
     "worker": CommandRow(
-        MESSAGES, "messages.worker", "Run a worker of Python handlers, until SIGTERM or Ctrl-C.", has_session=False
+        MESSAGES, "messages.worker", "Run a Python worker until SIGTERM or Ctrl-C.", has_session=False
     ),
-    "queues": CommandRow(LOOK, "inspection.queues", "The tenant's queues with their counts."),
+    "queues": CommandRow(INSPECT, "inspection.queues", "List the tenant's queues with their message counts."),
     "stats": CommandRow(
-        LOOK,
+        INSPECT,
         "inspection.queues",
-        "What is ready, delayed, in flight and failed: exact counts of a queue, or of a tenant.",
+        "Show the exact message counts of a queue, or of a tenant.",
     ),
     "top": CommandRow(
-        LOOK,
+        INSPECT,
         "inspection.top",
-        "The queues live: what is ready, delayed, in flight and failed, how old, and how fast. q ends it.",
+        "Show all queues live, with message counts, ages and rates. Press q to quit.",
     ),
-    "tail": CommandRow(LOOK, "inspection.tail", "Follow what happens to messages, event by event."),
+    "tail": CommandRow(INSPECT, "inspection.tail", "Print the events of messages as they happen."),
     "list": CommandRow(
-        LOOK,
+        INSPECT,
         "inspection.list",
-        "List a queue's messages by id, the oldest first. Nothing is leased, and no payload is shown.",
+        "List a queue's messages, oldest first, without claiming them.",
         attribute="list_",
     ),
     "inspect": CommandRow(
-        LOOK,
+        INSPECT,
         "inspection.inspect",
-        "Show everything about one message: its state, who holds it and until when, its payload, and what happened to "
-        "it.",
+        "Show one message in full: its state, lease, payload and timeline.",
     ),
-    "peek": CommandRow(LOOK, "inspection.queues", "What would be claimed next, with payloads. Nothing is leased."),
-    "get": CommandRow(LOOK, "inspection.queues", "One message, in whatever state it is. Exit code 3: there is none."),
-    "dlq": CommandRow(
-        LOOK, "operator.dead_letters", "A queue's dead letters: list them, show one, redrive, remove or purge them."
+    "peek": CommandRow(
+        INSPECT, "inspection.queues", "Show the next messages of a queue with their payloads, without claiming them."
     ),
-    "tenants": CommandRow(
-        LOOK, "inspection.queues", "The tenants with their limits and quotas; or one of them, to see or to change."
-    ),
+    "get": CommandRow(INSPECT, "inspection.queues", "Show one message of a queue, whatever its state."),
+    "dlq": CommandRow(INSPECT, "operator.dead_letters", "List, show, redrive, remove or purge a queue's dead letters."),
+    "tenants": CommandRow(INSPECT, "inspection.queues", "List tenants; show or change one tenant's limits and quotas."),
     "policy": CommandRow(
         OPERATE,
         "operator.queues",
-        "How a queue treats its messages; with FIELD=VALUE, change it. A queue that is not there yet is made.",
+        "Show or change a queue's policy. A missing queue is created.",
         may_create=True,
     ),
     "schedule": CommandRow(
         OPERATE,
         "operator.schedule",
-        "A queue's schedules: list them, or make, change, pause or remove one. A tick enqueues once, however many "
-        "servers.",
+        "List, create, change, pause or remove a queue's schedules.",
         may_create=True,
     ),
     "redrive": CommandRow(
         OPERATE,
         "operator.dead_letters",
-        "Bring failed messages back, with a fresh retry budget and time to live. Ids stay the same.",
+        "Return failed messages to their queue, with all their retries and a new time to live.",
     ),
     "pause": CommandRow(
         OPERATE,
         "operator.queues",
-        "Stop claims: they find nothing, and wait. Messages still come in; those in flight go on.",
+        "Pause a queue: claims return nothing until it is resumed.",
     ),
-    "resume": CommandRow(OPERATE, "operator.queues", "Let a paused queue go on."),
+    "resume": CommandRow(OPERATE, "operator.queues", "Resume a paused queue."),
     "purge": CommandRow(
         OPERATE,
         "operator.queues",
-        "Remove everything that is ready, delayed too; or everything that failed. Never what is in flight.",
+        "Remove all ready and delayed messages of a queue, or all failed ones.",
     ),
-    "cancel": CommandRow(
-        OPERATE, "operator.queues", "Remove what is ready and matches; every condition given must hold."
-    ),
+    "cancel": CommandRow(OPERATE, "operator.queues", "Remove the ready and delayed messages that match a filter."),
     "move": CommandRow(
         OPERATE,
         "operator.queues",
-        "Move what is ready, or failed, to another queue. Ids, counts and state documents go along.",
+        "Move ready or failed messages to another queue.",
     ),
-    "reprioritise": CommandRow(OPERATE, "operator.queues", "Give what is ready and matches another priority."),
+    "reprioritise": CommandRow(OPERATE, "operator.queues", "Change the priority of ready and delayed messages."),
     "delete": CommandRow(
         OPERATE,
         "operator.queues",
-        "Delete a queue with all its messages. It drains first: nothing comes in, nothing is claimed.",
+        "Delete a queue with all its messages, after messages in flight have been settled.",
     ),
     "serve": CommandRow(
         STORE, "server.serve", "Serve queues over HTTP to other programs.", has_session=False, parsed_by="ServeCommand"
@@ -136,36 +132,34 @@ COMMANDS: dict[str, CommandRow] = {
     "doctor": CommandRow(
         STORE,
         "server.doctor",
-        "Check versions, settings, the clock, the disk, and the server or store. Exit code 4: something is wrong.",
+        "Check versions, settings, the clock, the disk, and the server or store.",
     ),
-    "bench": CommandRow(
-        STORE, "server.bench", "Measure enqueue, claim and ack, in batches and one by one, as one caller sees them."
-    ),
+    "bench": CommandRow(STORE, "server.bench", "Measure the speed of enqueue, claim and ack for one caller."),
     "demo": CommandRow(
         STORE,
         "demo.command",
-        "Run producers and workers of three tenants through a store, with a live view.",
+        "Run a demonstration: producers, workers, a killed worker and an audit.",
         has_session=False,
     ),
     "verify": CommandRow(
-        STORE, "stores.verify_backup", "Check every invariant of a store, and name what breaks one.", has_session=False
+        STORE, "stores.verify_backup", "Check every invariant of a store, and list the violations.", has_session=False
     ),
     "backup": CommandRow(
-        STORE, "stores.verify_backup", "Copy a store into a new directory, while it is in use too.", has_session=False
+        STORE, "stores.verify_backup", "Copy a store into a new directory, even while it is in use.", has_session=False
     ),
     "token": CommandRow(
-        OPERATE, "server.token", "Make a token for callers of a server, or explain one with --check.", has_session=False
+        OPERATE, "server.token", "Create a token for callers of a server, or check one.", has_session=False
     ),
     "db": CommandRow(
         STORE,
         "stores.db",
-        "Make or look at the tables of a PostgreSQL store; bring an older directory up to date, or change its shards.",
+        "Migrate a store to this version, show its schema version, or change its number of shards.",
         has_session=False,
     ),
     "pipeline": CommandRow(
         OPERATE,
         "pipeline.command",
-        "Move and examine messages in bulk, on Spark: archive, audit, report and more.",
+        "Archive, audit, report on and move messages in bulk with Spark.",
         has_session=False,
     ),
 }

@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called: until then, each is its row of the table."""
+"""Commands that are imported when they run. Until then, each is represented by its row of the table."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -16,7 +16,7 @@ MARKUP: Final = "markdown"
 
 
 def load(name: str) -> Any:
-    """Import a command's module and return the command, or the group of commands, as typer makes it."""
+    """Import a command's module, and return typer's object for the command or the group of commands."""
     row = COMMANDS[name]
     module = import_module(f"holdfast.cli.{row.module}")
     found = getattr(module, row.attribute or name)
@@ -32,7 +32,7 @@ def load(name: str) -> Any:
 
 
 class DeferredCommand(TyperCommand):
-    """A command of which the name and the summary are known. It is imported once there is a command line for it."""
+    """A command known by its name and summary, and imported when it has a command line to parse."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         assert self.name is not None
@@ -40,7 +40,7 @@ class DeferredCommand(TyperCommand):
 
 
 class LoadedCommands(Mapping[str, Any]):
-    """The commands by their names, each imported when it is looked up."""
+    """The commands by name. Each is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         return load(name)
@@ -53,11 +53,11 @@ class LoadedCommands(Mapping[str, Any]):
 
 
 class RootGroup(TyperGroup):
-    """The command `holdfast` itself: its help and its completion are made of the table, without a command's module."""
+    """The program `holdfast`. Its help and completion come from the table, without importing any command."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "commands": None})
-        self.commands = LoadedCommands()  # type: ignore[assignment]  # typer adds no command to it
+        self.commands = LoadedCommands()  # type: ignore[assignment]  # a read-only mapping: typer adds no command to it
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         convert_quickly(self, self.get_params(ctx))

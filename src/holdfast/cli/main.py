@@ -1,14 +1,16 @@
-"""The commands, and what the shell is told when one fails.
+"""The program `holdfast`: run a command, and turn its end into an exit code.
 
-Exit codes: 0 done, 2 usage, 3 nothing there, 4 refused, 5 stale lease, 75 try again later.
+Exit codes: 0 success, 2 usage error, 3 not found, 4 refused, 5 stale lease, 75 try again later.
 """
 
+import atexit
+import gc
 import sys
 from typing import Annotated
 
 import typer
 
-from holdfast.cli.failures import exit_code, tell
+from holdfast.cli.failures import exit_code, report_failure
 from holdfast.cli.loading import MARKUP, RootGroup
 
 __all__ = ["app", "exit_code", "main"]
@@ -17,7 +19,7 @@ app = typer.Typer(
     cls=RootGroup,
     name="holdfast",
     help="A message and job queue: in a directory, on a server, or shared over PostgreSQL or an object store.",
-    epilog="Exit codes: 0 done, 2 usage, 3 nothing there, 4 refused, 5 stale lease, 75 try again later.",
+    epilog="Exit codes: 0 success, 2 usage error, 3 not found, 4 refused, 5 stale lease, 75 try again later.",
     rich_markup_mode=MARKUP,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -29,14 +31,14 @@ Holdfast, a message queue. The most used commands:
   holdfast serve                           serve queues on this machine, at http://127.0.0.1:7077
   holdfast enqueue QUEUE PAYLOAD           add a message
   holdfast run QUEUE -- ./handler          run a program for each message
-  eval "$(holdfast dequeue QUEUE)"         take one for a shell script; then holdfast ack, or nack
-  holdfast queues                          what is ready, in flight and failed
-  holdfast top, holdfast tail              the same live; every event as it happens
-  holdfast list QUEUE --state in_flight    who holds which message; holdfast inspect ID shows all of one
-  holdfast dlq QUEUE                       dead letters; holdfast redrive QUEUE brings them back
-  holdfast demo                            see it work
+  eval "$(holdfast dequeue QUEUE)"         claim a message in a shell script; settle it with holdfast ack or nack
+  holdfast queues                          list queues with their message counts
+  holdfast top, holdfast tail              show queues live; show events as they happen
+  holdfast list QUEUE --state in_flight    list claimed messages; holdfast inspect ID shows one in full
+  holdfast dlq QUEUE                       list dead letters; holdfast redrive QUEUE returns them to the queue
+  holdfast demo                            run a demonstration
 
-Without a server, give a directory: --url ./data. Every command: holdfast --help"""
+Without a server, give a directory: --url ./data. For all commands, see holdfast --help."""
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -59,14 +61,18 @@ def _options(
 
 
 def main() -> None:
+    """Run the command that `sys.argv` names, and exit with its code."""
+    # Spares the garbage collection at the interpreter's end, which walks over every object of every module: 20 ms of a
+    # client command's 100.
+    atexit.register(gc.freeze)
     sys.exit(_run())
 
 
 def _run() -> int:
     try:
-        answer = app(standalone_mode=False, prog_name="holdfast")
+        result = app(standalone_mode=False, prog_name="holdfast")
         sys.stdout.flush()
     except Exception as error:
-        return tell(error)
-    # Of a command that left by `typer.Exit` it is the code; of one that came to its end, nothing.
-    return answer if isinstance(answer, int) else 0
+        return report_failure(error)
+    # A command that raised `typer.Exit` returns its code; any other command returns None.
+    return result if isinstance(result, int) else 0

@@ -1,4 +1,4 @@
-"""What every client command has: where the queues are, how it answers, and a connection when it needs one."""
+"""The options that all client commands share, and the session that they get: target, output and connection."""
 
 import functools
 import inspect
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from holdfast.cli.arguments import QuickCommand
-from holdfast.cli.client_settings import DEFAULT_URL, ClientTarget, find_place
-from holdfast.cli.failures import Usage, complain
+from holdfast.cli.client_settings import DEFAULT_URL, ClientTarget, resolve_target
+from holdfast.cli.failures import Usage, print_error
 from holdfast.cli.output import Output
 from holdfast.clock import steady_s
 from holdfast.model.errors import QueueNotFound
@@ -26,62 +26,75 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., None])
 
 _CONNECTION = "Connection"
-_ANSWER = "Answer"
+_OUTPUT = "Output"
 
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue's name, or TENANT/QUEUE.", show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+QueueName = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="Name of the queue, or TENANT/QUEUE.", show_default=False)
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 class CommandSession:
-    """One call of a client command."""
+    """The target, the output and the connection of one client command.
 
-    def __init__(self, place: ClientTarget, output: Output, *, may_create: bool = False) -> None:
-        self.place = place
+    The store or server is opened when `hf` is first read. `may_create` allows that to create a store's directory.
+    """
+
+    def __init__(self, target: ClientTarget, output: Output, *, may_create: bool = False) -> None:
+        self.target = target
         self.output = output
         self._may_create = may_create
         self._opened: holdfast.Holdfast | None = None
 
     @cached_property
     def hf(self) -> "holdfast.Holdfast":
+        """Open the target. Raise QueueNotFound if it is a missing directory that this command may not create."""
         import holdfast
 
-        place = self.place
-        if place.is_directory and not self._may_create and not Path(place.url).exists():
-            raise QueueNotFound(f"there is no store at {place.url} (url is from {place.origin('url')}): check the path")
-        settings = {"token": place.token} if place.is_remote else dict(place.store)
-        self._opened = holdfast.open(place.url, **settings)
+        target = self.target
+        if target.is_directory and not self._may_create and not Path(target.url).exists():
+            raise QueueNotFound(
+                f"there is no store at {target.url} (url is from {target.origin('url')}): check the path"
+            )
+        self._opened = holdfast.open(target.url, **target.open_settings())
         return self._opened
 
     def ref(self, name: str) -> QueueRef:
-        """`queue`, or `tenant/queue`: a name has no slash in it."""
+        """Parse `queue` or `tenant/queue`. A queue's name cannot contain a slash."""
         tenant, slash, queue = name.rpartition("/")
-        return parse_ref(tenant if slash else self.place.tenant, queue)
+        return parse_ref(tenant if slash else self.target.tenant, queue)
 
     def queue(self, name: str) -> "holdfast.Queue":
+        """Return the queue of a name, which may be `tenant/queue`."""
         ref = self.ref(name)
         return self.hf.queue(ref.queue, tenant=ref.tenant)
 
-    def tell_if_missing(self, ref: QueueRef, *, is_waiting: bool) -> None:
-        """Say on stderr that a queue does not exist, with the names that may have been meant."""
+    def warn_if_missing(self, ref: QueueRef, *, is_waiting: bool) -> None:
+        """Print a warning on stderr if the queue does not exist, with similar names of existing queues."""
         from holdfast.client.missing import describe_missing
 
         if not self.output.is_quiet:
             hf = self.hf
             text = hf._driver.run(describe_missing(hf._inner._connected(), ref, is_waiting=is_waiting))
             if text is not None:
-                complain(text)
+                print_error(text)
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask before what cannot be undone; where nobody can be asked, `--yes` must have been given."""
+        """Ask before a change that cannot be undone. Without a terminal, raise Usage unless `--yes` was given."""
         if yes:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise Usage(f"{question.rstrip('?')}: this cannot be undone, and nobody is here to ask: give --yes")
+            raise Usage(
+                f"{question} This cannot be undone, and there is no terminal to ask for confirmation: give --yes"
+            )
         typer.confirm(question, abort=True, err=True)
 
     @contextmanager
-    def progress(self, what: str, total: int | None, *, after_s: float = 0) -> Iterator[Callable[[int], None]]:
-        """A bar on a terminal's stderr, nothing elsewhere. `after_s`: for what may be over before anybody wonders."""
+    def progress(self, description: str, total: int | None, *, after_s: float = 0) -> Iterator[Callable[[int], None]]:
+        """Show a progress bar on stderr if it is a terminal. Yield the function that sets how much is done.
+
+        The bar appears after `after_s` seconds, so that short operations do not flash one.
+        """
         if self.output.is_quiet or not sys.stderr.isatty():
             yield lambda done: None
             return
@@ -89,10 +102,10 @@ class CommandSession:
         from rich.progress import Progress
 
         bars = Progress(console=Console(stderr=True), transient=True)
-        task = bars.add_task(what, total=total)
+        task = bars.add_task(description, total=total)
         shown_at = steady_s() + after_s
 
-        def tell(done: int) -> None:
+        def show(done: int) -> None:
             bars.update(task, completed=done)
             if not bars.live.is_started and steady_s() >= shown_at:
                 bars.start()
@@ -100,18 +113,19 @@ class CommandSession:
         if not after_s:
             bars.start()
         try:
-            yield tell
+            yield show
         finally:
             if bars.live.is_started:
                 bars.stop()
 
     def close(self) -> None:
+        """Close the store or connection, if it was opened."""
         if self._opened is not None:
             self._opened.close()
 
 
 def duration(given: str | None) -> str | float | None:
-    """`30s` as it is; a bare number is seconds, as everywhere."""
+    """Return a duration such as `30s` unchanged, and a bare number as seconds."""
     try:
         return None if given is None else float(given)
     except ValueError:
@@ -121,7 +135,10 @@ def duration(given: str | None) -> str | float | None:
 def client_command(
     app: typer.Typer, panel: str, name: str | None = None, *, may_create: bool = False
 ) -> Callable[[F], F]:
-    """Register a function whose first parameter is the Session; its other parameters are the command's own."""
+    """Register a function as a command: its first parameter is the CommandSession, the others are options of its own.
+
+    The command also gets the options that all client commands share.
+    """
 
     def register(function: F) -> F:
         own = list(inspect.signature(function).parameters.values())[1:]
@@ -130,17 +147,17 @@ def client_command(
         def command(**given: Any) -> None:
             flags = {each: given.pop(each) for each in ("url", "token", "tenant")}
             output = Output(json=given.pop("json"), quiet=given.pop("quiet"))
-            place = find_place(flags, os.environ, given.pop("config"))
-            session = CommandSession(place, output, may_create=may_create)
+            target = resolve_target(flags, os.environ, given.pop("config"))
+            session = CommandSession(target, output, may_create=may_create)
             try:
                 function(session, **given)
             finally:
                 session.close()
 
         parameters = [*(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own), *_common()]
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
         command.__annotations__ = {each.name: each.annotation for each in parameters}
-        # typer looks behind a wrapper for annotations; these are the wrapper's own.
+        # Otherwise typer would read the annotations of the wrapped function instead of these.
         del command.__wrapped__
         app.command(name or function.__name__.rstrip("_"), cls=QuickCommand, rich_help_panel=panel)(command)
         return function
@@ -156,8 +173,8 @@ def _common() -> list[inspect.Parameter]:
             None,
             "--url",
             metavar="URL|DIR",
-            help="A server, the directory of an embedded store, or a store's URL (postgres://, file:///, s3://, …). "
-            f"Variable: HOLDFAST_URL. Default: {DEFAULT_URL}",
+            help="URL of a server, directory of an embedded store, or URL of a store (postgres://, file:///, s3://). "
+            f"[env: HOLDFAST_URL] [default: {DEFAULT_URL}]",
             rich_help_panel=_CONNECTION,
         ),
         _option(
@@ -166,7 +183,8 @@ def _common() -> list[inspect.Parameter]:
             None,
             "--token",
             metavar="JWT",
-            help="Who you are to the server. Every user of the machine sees flags: prefer the variable HOLDFAST_TOKEN.",
+            help="Token that identifies the caller. Other users of this machine can see flags, so prefer the variable. "
+            "[env: HOLDFAST_TOKEN]",
             rich_help_panel=_CONNECTION,
         ),
         _option(
@@ -176,7 +194,7 @@ def _common() -> list[inspect.Parameter]:
             "--tenant",
             "-T",
             metavar="TENANT",
-            help="Whose queues. Variable: HOLDFAST_TENANT. Default: the token's, else `default`",
+            help="Tenant that owns the queues. [env: HOLDFAST_TENANT] [default: the token's tenant, or `default`]",
             rich_help_panel=_CONNECTION,
         ),
         _option(
@@ -185,11 +203,11 @@ def _common() -> list[inspect.Parameter]:
             None,
             "--config",
             metavar="FILE",
-            help="A TOML file with a table [client] of these. Variable: HOLDFAST_CONFIG",
+            help="TOML file whose table `client` may set url, token and tenant. [env: HOLDFAST_CONFIG]",
             rich_help_panel=_CONNECTION,
         ),
         _option(
-            "json", bool, False, "--json", help="Answer in JSON, lists one object a line.", rich_help_panel=_ANSWER
+            "json", bool, False, "--json", help="Print JSON; lists as one object per line.", rich_help_panel=_OUTPUT
         ),
         _option(
             "quiet",
@@ -198,11 +216,11 @@ def _common() -> list[inspect.Parameter]:
             "--quiet",
             "-q",
             help="Print only ids and names, one per line.",
-            rich_help_panel=_ANSWER,
+            rich_help_panel=_OUTPUT,
         ),
     ]
 
 
-def _option(name: str, kind: Any, default: Any, *spellings: str, **said: Any) -> inspect.Parameter:
-    annotation = Annotated[kind, typer.Option(*spellings, show_default=False, **said)]
+def _option(name: str, kind: Any, default: Any, *spellings: str, **attributes: Any) -> inspect.Parameter:
+    annotation = Annotated[kind, typer.Option(*spellings, show_default=False, **attributes)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

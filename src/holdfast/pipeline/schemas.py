@@ -1,7 +1,7 @@
-"""The tables of the pipeline, each from one list of fields: for Arrow and for Spark.
+"""The tables of the pipeline. One list of fields gives the schemas of a table for Arrow and for Spark.
 
-Instants are timestamps here, for people write queries against them; on the wire and in stores they are whole
-milliseconds.
+Instants are timestamps here, because people write queries against these tables. On the wire and in stores they are
+whole milliseconds.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,12 +31,14 @@ _SPARK_TYPES = {
 
 
 class Field(NamedTuple):
+    """A column of a table."""
+
     name: str
     type: pa.DataType
 
 
 class TableSchema(NamedTuple):
-    """One table's columns, in order. Each may be null as far as Spark is concerned."""
+    """The columns of a table, in order. All are nullable in Spark."""
 
     name: str
     fields: tuple[Field, ...]
@@ -62,7 +64,7 @@ class TableSchema(NamedTuple):
         return parsed
 
     def only(self, columns: Iterable[str]) -> "TableSchema":
-        """The columns named, in the order given; one that is not there is refused by its name."""
+        """Return a schema with only these columns, in this order. Raise InvalidArgument for an unknown column."""
         by_name = {each.name: each for each in self.fields}
         chosen = list(columns)
         for name in chosen:
@@ -77,7 +79,7 @@ def _table(name: str, fields: Sequence[tuple[str, pa.DataType]]) -> TableSchema:
     return TableSchema(name, tuple(Field(*each) for each in fields))
 
 
-# One row for each transition of a message (SPEC 9.1); the payload is in none of them.
+# One row for each transition of a message (SPEC 9.1). Events have no payload.
 EVENTS = _table(
     "events",
     [
@@ -100,8 +102,7 @@ EVENTS = _table(
     ],
 )
 
-# One row for each message as a batch read finds it, or a streaming read claims it. `receipt` and `lease_expires_at`
-# are of a lease; a batch read has no receipts to give.
+# One row for each message that a batch read finds, or that a streaming read claims. A batch read has no receipts.
 MESSAGES = _table(
     "messages",
     [
@@ -131,7 +132,7 @@ MESSAGES = _table(
     ],
 )
 
-# What a sink takes: `payload` (binary or string), and any of the rest.
+# The columns that a sink accepts: `payload` (binary or string) is required, all others are optional.
 NEW_MESSAGES = _table(
     "new messages",
     [
@@ -152,7 +153,7 @@ NEW_MESSAGES = _table(
 )
 
 
-# One row for each call of `enqueue` in a server's log, with its place there: what `land` stores.
+# One row for each call of `enqueue` in a server's log, with its position there. `land` stores these calls.
 LOGGED_CALLS = _table(
     "logged calls",
     [
@@ -175,7 +176,7 @@ LOGGED_CALLS = _table(
 
 
 def as_instants(batch: pa.RecordBatch, table: TableSchema) -> pa.RecordBatch:
-    """A batch with the table's columns, in its types; what came as milliseconds becomes instants."""
+    """Return a batch with the table's columns and types. Integer milliseconds become timestamps."""
     columns = []
     for field in table.fields:
         column = batch.column(field.name)

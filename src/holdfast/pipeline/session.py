@@ -1,4 +1,4 @@
-"""The one place that builds a Spark session."""
+"""Opening of Spark sessions. All sessions of the pipeline are built here."""
 
 import os
 import shlex
@@ -15,15 +15,15 @@ from holdfast.pipeline.java import find_java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# In any session: days are UTC days wherever it runs, and Arrow batches stay in the cache.
+# Settings of every session: days are UTC days on every machine, and Arrow batches are small enough for the CPU cache.
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
 }
 _LOG = Path(__file__).with_name("log4j2.properties")
-# A session of seconds spends most of them compiling and collecting in parallel.
+# A session of seconds would spend most of them in parallel compilation and garbage collection.
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# Of another Spark, or of a tool around it: they would be mixed into ours.
+# Variables of another Spark installation or of a tool around it, which would be mixed into ours.
 _FOREIGN = ("SPARK_HOME", "SPARK_CONF_DIR")
 
 
@@ -35,14 +35,19 @@ def open_session(
     settings: Mapping[str, str] | None = None,
     is_brief: bool = False,
 ) -> "SparkSession":
-    """The session a job runs in: the one there is, the cluster's under spark-submit, Spark Connect at `remote`, else
-    one started here on `master` (`local[*]`).
+    """Return the session for a job.
 
-    `settings` go over ours. `is_brief` is for sessions of seconds on few cores: it starts sooner and runs slower.
+    That is a Spark Connect session if `remote` is given, else the active session, else the cluster's session under
+    spark-submit, else a new one on `master` (by default `local[*]`).
+
+    `settings` override the defaults. `is_brief` suits sessions of seconds on few cores: it starts sooner and runs
+    slower.
     """
     if remote is not None:
         if master is not None:
-            raise InvalidArgument("give master or remote, not both: Spark Connect has its own", field="master")
+            raise InvalidArgument(
+                "give master or remote, not both: a Spark Connect server has its own master", field="master"
+            )
         return _connect(name, remote, dict(settings or {}))
     active = _active()
     if active is not None:
@@ -51,34 +56,34 @@ def open_session(
         return active
     if is_submitted():
         if master is not None:
-            raise InvalidArgument("spark-submit has set the master: leave --master to it", field="master")
+            raise InvalidArgument("spark-submit has set the master: give --master to spark-submit only", field="master")
         return _get_or_create(name, {**_ALWAYS, **(settings or {})}, None)
     return _start(name, master or "local[*]", dict(settings or {}), is_brief=is_brief)
 
 
 def is_submitted() -> bool:
-    """Whether this program was started by spark-submit, which has a Java and a master of its own."""
+    """Return True if this program was started by spark-submit, which has chosen the Java and the master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _start(name: str, master: str, settings: dict[str, str], *, is_brief: bool) -> "SparkSession":
     _prepare_environment(is_local=master.startswith("local"))
-    return _get_or_create(name, _settings_of(master, settings, is_brief=is_brief), master)
+    return _get_or_create(name, _merge_settings(master, settings, is_brief=is_brief), master)
 
 
-def _settings_of(master: str, given: dict[str, str], *, is_brief: bool) -> dict[str, str]:
-    """Of a Java that is started here; what was given goes over ours."""
+def _merge_settings(master: str, given: dict[str, str], *, is_brief: bool) -> dict[str, str]:
+    """Return the settings of a Java that is started here. The given settings override the defaults."""
     settings = dict(given)
     java = f"-Dlog4j2.configurationFile={_LOG.as_uri()}"
     if is_brief:
         java = f"{java} {_BRIEF}"
     if "TMPDIR" in os.environ:
-        # Java does not look at it.
+        # Java ignores the variable.
         java = f"{java} {shlex.quote(f'-Djava.io.tmpdir={tempfile.gettempdir()}')}"
     ours = {**_ALWAYS, "spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):
         ours |= {
-            # Nobody outside this machine has business with a local session.
+            # A local session must not be reachable from other machines.
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.ui.enabled": "false",
@@ -91,13 +96,13 @@ def _settings_of(master: str, given: dict[str, str], *, is_brief: bool) -> dict[
 
 
 def _prepare_environment(*, is_local: bool) -> None:
-    """For a Java that is started here."""
+    """Set the environment variables for a Java that is started here."""
     home = find_java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = home
     for variable in _FOREIGN:
         os.environ.pop(variable, None)
-    # Workers find what this interpreter finds.
+    # Spark's workers use this interpreter, and so find the same packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_local:
@@ -125,9 +130,9 @@ def _connect(name: str, remote: str, settings: dict[str, str]) -> "SparkSession"
 
     ours = {**_ALWAYS, **settings}
     if remote.startswith("local"):
-        # A Connect server of its own, which is started here.
+        # This starts a Spark Connect server here.
         _prepare_environment(is_local=True)
-        ours = _settings_of(remote, settings, is_brief=False)
+        ours = _merge_settings(remote, settings, is_brief=False)
     try:
         builder = SparkSession.Builder().appName(name).remote(remote)
         for key, value in ours.items():

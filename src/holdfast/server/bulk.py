@@ -11,7 +11,7 @@ from holdfast.pipeline.sources.copies import StoredMessages
 from holdfast.pipeline.sources.feed import Feed, HttpFeed
 from holdfast.pipeline.sources.options import StoreAddress
 from holdfast.pipeline.sources.segments import Log
-from holdfast.pipeline.sources.sink import BulkLanding, ClientLanding, Landing
+from holdfast.pipeline.sources.sink import BulkMessageWriter, ClientMessageWriter, MessageWriter
 from holdfast.server.settings import OBJECT_SCHEMES, Settings
 from holdfast.service.views import info_of
 
@@ -80,12 +80,12 @@ def open_client(place: StoreAddress) -> Holdfast:
     )
 
 
-def open_landing(place: StoreAddress) -> Landing | BulkLanding:
-    if place.is_postgres:
+def open_writer(store: StoreAddress) -> MessageWriter | BulkMessageWriter:
+    if store.is_postgres:
         from holdfast.stores.postgres.bulk.loader import Loader
 
-        return Loader(place.databases, max_payload=Settings().max_payload)
-    return ClientLanding(open_client, place)
+        return Loader(store.databases, max_payload=Settings().max_payload)
+    return ClientMessageWriter(open_client, store)
 
 
 def _unknown(place: StoreAddress) -> InvalidArgument:

@@ -16,8 +16,8 @@ import pytest
 
 import holdfast
 from holdfast.cli.demo.audit import audit
-from holdfast.cli.demo.producers import KINDS, Accepted, Fate, set_policies
-from holdfast.cli.demo.workers import DemoHeldMessage, Seat
+from holdfast.cli.demo.producers import DEMO_QUEUES, Accepted, ExpectedOutcome, set_policies
+from holdfast.cli.demo.workers import DemoHeldMessage, DemoWorker
 
 pytestmark = pytest.mark.slow
 
@@ -39,15 +39,15 @@ def test_a_killed_worker_s_messages_are_delivered_again_and_nothing_is_lost() ->
     assert f"held {held} messages: {held} were delivered again under a higher version" in ran.stdout
     assert "lost 0, acked twice 0" in ran.stdout
     assert "0 violations" in ran.stdout
-    assert ran.stdout.rstrip().endswith("verdict: every message ended as it should, nothing was lost")
+    assert ran.stdout.rstrip().endswith("verdict: every message ended as expected, and nothing was lost")
     assert "\x1b" not in ran.stdout
 
 
-def test_without_a_server_s_parts_the_death_is_played() -> None:
+def test_without_a_server_s_parts_the_death_is_simulated() -> None:
     ran = run_demo("--seconds", 2, "--one-process")
 
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "dies (played) in the middle of" in ran.stdout
+    assert "dies (simulated) in the middle of" in ran.stdout
     assert "nothing was lost" in ran.stdout
 
 
@@ -132,8 +132,8 @@ async def test_the_audit_finds_a_message_that_was_answered_and_is_nowhere() -> N
     async with holdfast.open_async("memory://") as hf:
         [id] = await enqueued(hf)
 
-        kept = await audit(hf, Accepted({id.snowflake: Fate.ACKED}), [], is_interrupted=True)
-        accepted = Accepted({id.snowflake: Fate.ACKED, id.snowflake + 1: Fate.ACKED})
+        kept = await audit(hf, Accepted({id.snowflake: ExpectedOutcome.ACKED}), [], is_interrupted=True)
+        accepted = Accepted({id.snowflake: ExpectedOutcome.ACKED, id.snowflake + 1: ExpectedOutcome.ACKED})
         lost = await audit(hf, accepted, [], is_interrupted=True)
 
     assert (kept.lost, kept.waiting, kept.faults) == (0, 1, [])
@@ -144,31 +144,31 @@ async def test_the_audit_finds_a_message_that_was_answered_and_is_nowhere() -> N
 async def test_the_audit_finds_a_message_that_ended_otherwise_than_it_should() -> None:
     async with holdfast.open_async("memory://") as hf:
         [id] = await enqueued(hf)
-        [message] = await hf.queue(KINDS[0].queue, tenant=KINDS[0].tenant).claim()
+        [message] = await hf.queue(DEMO_QUEUES[0].queue, tenant=DEMO_QUEUES[0].tenant).claim()
         await message.nack("broken", final=True)
 
-        as_it_should = await audit(hf, Accepted({id.snowflake: Fate.USED_UP}), [], is_interrupted=True)
-        otherwise = await audit(hf, Accepted({id.snowflake: Fate.ACKED}), [], is_interrupted=True)
+        as_it_should = await audit(hf, Accepted({id.snowflake: ExpectedOutcome.USED_UP}), [], is_interrupted=True)
+        otherwise = await audit(hf, Accepted({id.snowflake: ExpectedOutcome.ACKED}), [], is_interrupted=True)
 
     assert as_it_should.faults == []
-    assert otherwise.faults == ["1 ended otherwise than they should"]
+    assert otherwise.faults == ["1 did not end as expected"]
 
 
 async def test_the_audit_finds_that_what_a_dead_worker_held_was_not_delivered_again() -> None:
     async with holdfast.open_async("memory://") as hf:
         [id] = await enqueued(hf)
-        [message] = await hf.queue(KINDS[0].queue, tenant=KINDS[0].tenant).claim()
-        seat = Seat("worker-3", 1, held=[DemoHeldMessage(KINDS[0], id, message.version)])
+        [message] = await hf.queue(DEMO_QUEUES[0].queue, tenant=DEMO_QUEUES[0].tenant).claim()
+        worker = DemoWorker("worker-3", 1, held_at_death=[DemoHeldMessage(DEMO_QUEUES[0], id, message.version)])
         await message.ack()
 
-        found = await audit(hf, Accepted({id.snowflake: Fate.ACKED}), [seat], is_interrupted=False)
+        found = await audit(hf, Accepted({id.snowflake: ExpectedOutcome.ACKED}), [worker], is_interrupted=False)
 
     assert found.faults == ["1 of the killed worker were not delivered again"]
 
 
 async def enqueued(hf: holdfast.AsyncHoldfast) -> list[holdfast.MessageId]:
     await set_policies(hf)
-    return await hf.queue(KINDS[0].queue, tenant=KINDS[0].tenant).enqueue(b"one")
+    return await hf.queue(DEMO_QUEUES[0].queue, tenant=DEMO_QUEUES[0].tenant).enqueue(b"one")
 
 
 def worker_pids(line: str) -> list[int]:

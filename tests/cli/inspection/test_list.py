@@ -126,7 +126,7 @@ def test_an_empty_listing_says_so_and_a_missing_queue_is_exit_code_3(run: Run, s
 
     ran = run("list", "jobs", "--state", "failed")
     assert (ran.code, ran.out) == (0, "")
-    assert "no such message" in ran.err
+    assert "no matching messages" in ran.err
     assert_refused(run("list", "absent"), 3, "default/absent")
     assert_refused(run("list", "jobs", "--state", "stuck"), 2, "in_flight", "delayed")
     assert_refused(run("list", "jobs", "--held-for", "long"), 4, "--held-for")

@@ -98,7 +98,7 @@ def test_the_progress_of_a_large_payload_is_shown_when_it_takes_a_while(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_slow: bool
 ) -> None:
     monkeypatch.setenv("HOLDFAST_MAX_PAYLOAD", "32MiB")
-    monkeypatch.setattr("holdfast.cli.messages.enqueue._PATIENCE_S", 1e-9 if is_slow else 1_000)
+    monkeypatch.setattr("holdfast.cli.messages.enqueue._BAR_AFTER_S", 1e-9 if is_slow else 1_000)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     path = tmp_path / "large"
@@ -219,7 +219,7 @@ def test_a_bad_line_says_how_many_were_enqueued_before_it(run: Run) -> None:
     assert ran.code == 2
     assert len(ran.out.splitlines()) == 500
     assert "line 501 of the input" in ran.err
-    assert "500 were enqueued before that" in ran.err
+    assert "500 were enqueued before it" in ran.err
 
 
 @pytest.mark.parametrize("text", ['{"to": ada}', '{"to": "ada"}', "hello"])
@@ -268,7 +268,7 @@ def test_a_rate_holds_it_back(run: Run) -> None:
         (("jobs", "x", "--lines"), 2, "--lines"),
         (("jobs", "--lines", "--count", "2"), 2, "--count"),
         (("jobs", "@no-such-file"), 4, "no-such-file"),
-        (("jobs", "{", "--content-type", "application/json"), 4, "not JSON"),
+        (("jobs", "{", "--content-type", "application/json"), 4, "not valid JSON"),
         (("jobs", "{}", "--text", "--content-type", "application/json"), 2, "--text"),
         (("jobs", "@bytes", "--text"), 2, "UTF-8"),
         (("jobs", "x", "--delay", "soon"), 4, "delay"),
@@ -297,4 +297,4 @@ def test_what_fails_halfway_says_how_much_was_done(run: Run, store: str) -> None
 
     assert ran.code == 75
     assert len(ran.out.splitlines()) == 500
-    assert "500 were enqueued before that" in ran.err
+    assert "500 were enqueued before it" in ran.err

@@ -84,7 +84,7 @@ def test_a_state_too_long_for_a_variable_is_left_to_json(run: Run, take: Callabl
 
     ran = run("dequeue", "jobs", "--stateful")
 
-    assert "--json has it" in ran.err
+    assert "--json prints it" in ran.err
     values = exported(ran.out)
     assert values["STATE"] == ""
     assert values["STATE_ETAG"] != ""

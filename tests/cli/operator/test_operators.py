@@ -218,7 +218,7 @@ def on_a_terminal(keys: bytes, *arguments: str, **environment: str) -> tuple[int
         if not piece:
             break
         shown += piece
-        if not is_answered and (b"]:" in shown or b"q ends" in shown):
+        if not is_answered and (b"]:" in shown or b"q quits" in shown):
             is_answered = True
             os.write(terminal, keys)
     os.close(terminal)

@@ -152,8 +152,8 @@ def test_what_is_missing_or_weak_is_named(run: Run, monkeypatch: pytest.MonkeyPa
     assert_refused(run("token", "-T", "acme", "--key", "nowhere.pem"), 4, "nowhere.pem: No such file")
     key = private_key("ES256")
     (tmp_path / "public.pem").write_bytes(public_pem(key))
-    assert_refused(run("token", "-T", "acme", "--jwt-keys", "public.pem"), 2, "jwt_keys are public keys", "--key")
-    assert_refused(run("token", "-T", "acme", "--key", "public.pem"), 4, "--key: it contains no private key")
+    assert_refused(run("token", "-T", "acme", "--jwt-keys", "public.pem"), 2, "jwt_keys holds public keys", "--key")
+    assert_refused(run("token", "-T", "acme", "--key", "public.pem"), 4, "--key: there is no private key")
     (tmp_path / "other.pem").write_bytes(private_pem(private_key("ES256", 1)))
     refused = run("token", "-T", "acme", "--key", "other.pem", "--jwt-keys", "public.pem")
     assert_refused(refused, 4, "its public key is not in jwt_keys")
@@ -199,7 +199,7 @@ def test_a_good_token_is_explained(run: Run) -> None:
     assert ran.json["claims"]["sub"] == "ci"
     assert ran.json["header"]["alg"] == "HS256"
     assert ran.json["expires_at"] == (1 << 33) * 1_000
-    assert ran.json["may"] == ["claim, settle and look at messages in tenant acme"]
+    assert ran.json["may"] == ["claim, settle and inspect messages in tenant acme"]
     assert "in every tenant" in check(run, signed(tenant="*", scope="admin")).out
     assert check(run, signed(scope="other words")).json["may"] == []
 
@@ -283,4 +283,4 @@ def test_without_keys_a_token_is_shown_but_not_vouched_for(run: Run) -> None:
 @pytest.mark.usefixtures("secret")
 def test_check_takes_no_claims(run: Run) -> None:
     assert_refused(run("token", "--check", signed(), "-T", "acme"), 2, "--check")
-    assert_refused(run("token", "--check", "-"), 2, "no token")
+    assert_refused(run("token", "--check", "-"), 2, "the token to check is empty")

@@ -25,7 +25,7 @@ def store(alone: None) -> Path:
 def test_a_store_gets_another_number_of_shards_and_is_used_as_before(store: Path, run: Run) -> None:
     ran = run("db", "reshard", store, "--shards", 4)
     assert ran.code == 0
-    assert ran.out == "data has 4 shards now (before: 2): 8 queues, 16 messages; checked\n"
+    assert ran.out == "data now has 4 shards (before: 2): 8 queues, 16 messages; verified\n"
     assert not verify(store).violations
     with holdfast.open("data", shards=4) as hf:
         assert hf.tenant().stats().ready == 16
@@ -33,10 +33,10 @@ def test_a_store_gets_another_number_of_shards_and_is_used_as_before(store: Path
 
 def test_with_fewer_shards_it_says_where_readers_of_the_journal_go_on(store: Path, run: Run) -> None:
     ran = run("db", "reshard", store, "--shards", 1)
-    assert ran.out.splitlines()[0] == "data has 1 shard now (before: 2): 8 queues, 16 messages; checked"
-    assert "go on at 16" in ran.out
+    assert ran.out.splitlines()[0] == "data now has 1 shard (before: 2): 8 queues, 16 messages; verified"
+    assert "continue at 16" in ran.out
     again = run("db", "reshard", store, "--shards", 1)
-    assert (again.code, again.out) == (0, "data has 1 shard already: nothing to do\n")
+    assert (again.code, again.out) == (0, "data already has 1 shard: nothing to do\n")
 
 
 def test_it_answers_in_json(store: Path, run: Run) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast.model.events import Event
 from holdfast.model.ids import to_uuid
-from holdfast.pipeline.audit.checks import check_against_store, check_events, judge, last_words, measure
+from holdfast.pipeline.audit.checks import check_against_store, check_events, check_rules, last_events, measure
 from holdfast.pipeline.audit.rules import Rule
-from holdfast.pipeline.audit.screen import hash_of_id, not_plain, suspects
+from holdfast.pipeline.audit.screen import find_suspects, find_unusual, hash_of_id
 from holdfast.testing import ManualClock
 from tests.pipeline.journal_made import frame_of, journal_of, make_traffic, store
 from tests.seeds import run_seed
@@ -145,7 +145,7 @@ def test_each_planted_violation_is_found_by_its_rule_alone(spark: Any) -> None:
     frame = frame_of(spark, events)
 
     with ExitStack() as kept:
-        found = check_events(frame, measure(frame), max_retries=3, kept=kept).collect()
+        found = check_events(frame, measure(frame), max_retries=3, cleanup=kept).collect()
 
     assert {row.id: {each.rule for each in found if each.id == row.id} for row in found} == {
         id: {rule.value} for id, rule in planted.items()
@@ -189,13 +189,13 @@ def test_the_looks_see_plain_lives_through_and_nothing_that_breaks_a_rule(spark:
             id = to_uuid((START_MS - 1_704_067_200_000 << 22) + number)
             twisted.append([replace(event, id=id, seq=number * 100 + event.seq % 100) for event in each])
     frame = frame_of(spark, [event for told in [*plain, *twisted] for event in told]).cache()
-    broken = {row.id for row in judge(frame, measure(frame)).select("id").distinct().collect()}
+    broken = {row.id for row in check_rules(frame, measure(frame)).select("id").distinct().collect()}
     ids = frame.select("id", hash_of_id().alias("suspect")).distinct()
 
     def named(found: Any) -> set[str]:
         return {row.id for row in ids.join(found, "suspect").select("id").collect()}
 
-    first, second = named(not_plain(frame)), named(suspects(frame))
+    first, second = named(find_unusual(frame)), named(find_suspects(frame))
     frame.unpersist()
 
     assert len(broken) > 100
@@ -211,10 +211,10 @@ def test_a_message_that_changed_its_database_is_judged_in_the_order_of_time(spar
     events[2] = replace(events[2], at=events[1].at)
     frame = frame_of(spark, events)
     with ExitStack() as kept:
-        assert check_events(frame, measure(frame), kept=kept).collect() == []
+        assert check_events(frame, measure(frame), cleanup=kept).collect() == []
     back = frame_of(spark, [replace(each, version=0) if each.event == "claimed" else each for each in events])
     with ExitStack() as kept:
-        assert {row.rule for row in check_events(back, measure(back), kept=kept).collect()} == {"version"}
+        assert {row.rule for row in check_events(back, measure(back), cleanup=kept).collect()} == {"version"}
 
 
 def test_a_store_s_own_journal_breaks_no_rule_and_agrees_with_what_it_holds(spark: Any, tmp_path: Path) -> None:
@@ -239,8 +239,8 @@ def test_a_store_s_own_journal_breaks_no_rule_and_agrees_with_what_it_holds(spar
         *("removed", "moved"),
     }
     with ExitStack() as kept:
-        assert check_events(frame, extent, max_retries=2, kept=kept).collect() == []
-    words = last_words(frame, extent)
+        assert check_events(frame, extent, max_retries=2, cleanup=kept).collect() == []
+    words = last_events(frame, extent)
     assert check_against_store(words, snapshot, extent).collect() == []
 
     # One that was enqueued before the journal's first event need not stand there.

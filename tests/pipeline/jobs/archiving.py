@@ -122,7 +122,7 @@ def archive_under_kills(
 
 
 def _start(home: Path, lake: Lake, rows: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "holdfast", "pipeline", "archive", "--url", str(home), "--lake", lake.place]
+    command = [sys.executable, "-m", "holdfast", "pipeline", "archive", "--url", str(home), "--lake", lake.url]
     command += ["--lake-format", lake.kind.value, "--batch-rows", str(rows), "--master", "local[2]", "--json"]
     for each in _CONF:
         command += ["--conf", each]

@@ -39,7 +39,7 @@ def test_a_clean_backup_and_lake_pass_and_what_is_planted_is_named_with_exit_cod
     made_store(tmp_path / "clean")
     lake.append(spark, EVENTS, frame_of(spark, life("enqueued", "claimed", "succeeded", id=1)))
 
-    code, out, err = run("audit", "--lake", lake.place, "--store", tmp_path / "clean", "--json")
+    code, out, err = run("audit", "--lake", lake.url, "--store", tmp_path / "clean", "--json")
 
     assert (code, json.loads(out)["broken"]) == (0, {}), err
     assert json.loads(out)["events"] > 3
@@ -51,7 +51,7 @@ def test_a_clean_backup_and_lake_pass_and_what_is_planted_is_named_with_exit_cod
         spark, EVENTS, frame_of(spark, life("enqueued", "claimed", "claimed", id=2)), writer="w", mark=Mark(1, "1")
     )
 
-    code, out, err = run("audit", "--lake", lake.place, "--store", tmp_path / "damaged", "--store", tmp_path / "clean")
+    code, out, err = run("audit", "--lake", lake.url, "--store", tmp_path / "damaged", "--store", tmp_path / "clean")
 
     assert code == 4
     assert "double-lease: acme/pay" in out
@@ -75,7 +75,7 @@ def test_a_lake_is_held_against_the_store_at_rest_whose_journal_it_has(spark: An
         hf.queue("mail", tenant="acme").enqueue(b"nobody archived it")
     _lose_a_message(path)
 
-    code, out, err = run("audit", "--lake", lake.place, "--against", path, "--json")
+    code, out, err = run("audit", "--lake", lake.url, "--against", path, "--json")
 
     assert (code, json.loads(out)["broken"]) == (4, {"lost": 1, "unrecorded": 1}), err
     # Nothing of it is kept in memory.
@@ -116,13 +116,13 @@ def test_a_store_is_archived_reported_and_compacted_from_the_shell(spark: Any, r
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("audit",), "audit what? Give --lake DIR"),
-        (("audit", "--store", ".", "--against", "x"), "--against is held against a lake's events: give --lake DIR too"),
+        (("audit",), "give --lake DIR, or --store"),
+        (("audit", "--store", ".", "--against", "x"), "--against needs the events of a lake: give --lake DIR too"),
         (("audit", "--store", "/nowhere"), "--store /nowhere is not a directory"),
-        (("archive", "--lake", "x", "--lake-format", "orc"), "--lake-format 'orc' is not known"),
+        (("archive", "--lake", "x", "--lake-format", "orc"), "--lake-format 'orc' is unknown"),
         (("archive", "--lake", "x", "--conf", "novalue"), "--conf 'novalue' is not KEY=VALUE"),
-        (("load", "q", "file.xls"), "what kind of files are these?"),
-        (("drain", "q", "--lake", "x", "--url", "./d"), "drain claims from Spark's own processes"),
+        (("load", "q", "file.xls"), "the file extensions do not determine the format"),
+        (("drain", "q", "--lake", "x", "--url", "./d"), "drain claims messages in Spark's processes"),
         (("replay", "--lake", "x", "--since", "soon"), "--since 'soon' is not a time"),
         (("flush", "/nowhere"), "/nowhere is not a directory"),
         (("reshard", "--store", "mysql://x"), "give --store postgres://"),

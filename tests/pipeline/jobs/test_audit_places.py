@@ -41,12 +41,12 @@ def test_a_lake_is_held_against_a_server_or_databases_message_by_message(
         queue.claim()[0].ack()
         lake.append(spark, EVENTS, frame_of(spark, journal_of(hf)))
 
-        code, out, err = run("audit", "--lake", lake.place, "--against", url, "--json")
+        code, out, err = run("audit", "--lake", lake.url, "--against", url, "--json")
         assert (code, json.loads(out)["broken"]) == (0, {}), err
 
         hf.queue("other", tenant="acme").enqueue(b"nobody archived it")
         queue.claim()[0].ack()  # nor that it is gone
-        code, out, err = run("audit", "--lake", lake.place, "--against", url, "--json")
+        code, out, err = run("audit", "--lake", lake.url, "--against", url, "--json")
         assert (code, json.loads(out)["broken"]) == (4, {"lost": 1, "unrecorded": 1}), err
 
 
@@ -77,5 +77,5 @@ def test_a_place_that_no_audit_can_read_is_refused_by_name(spark: Any, run: Run,
     with holdfast.open("memory://") as hf:
         hf.queue("q").enqueue(b"x")
         lake.append(spark, EVENTS, frame_of(spark, journal_of(hf)))
-    code, _, err = run("audit", "--lake", lake.place, "--against", "redis://localhost")
+    code, _, err = run("audit", "--lake", lake.url, "--against", "redis://localhost")
     assert (code != 0, "redis://localhost" in err) == (True, True), err

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.cli.pipeline.segment_flush import flusher, segments_of
+from holdfast.cli.pipeline.segment_flush import flusher, list_segments
 from holdfast.pipeline.jobs.flush import flush
 from holdfast.stores.buffered.log.wal import Wal
 from holdfast.stores.formats.logged_enqueue import encode_call
@@ -50,7 +50,7 @@ def test_segments_land_in_parallel_and_another_pass_stores_nothing(
         wal.append([(0, place, body)])
     wal.close()
     try:
-        segments = segments_of([tmp_path / "dead"])
+        segments = list_segments([tmp_path / "dead"])
         assert len(segments) > 2
 
         dry, _ = flush(spark, segments, flusher(urls, is_over=True, is_dry_run=True), is_dry_run=True)

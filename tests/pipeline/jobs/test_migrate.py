@@ -80,9 +80,9 @@ def test_a_store_of_this_layout_is_not_migrated_into_itself(run: Run, tmp_path: 
         hf.queue("a").enqueue(b"x")
     for arguments in (("--to", path), ("--to", f"{path}/../store")):
         code, _, err = run("migrate", "--url", path, *arguments)
-        assert (code, "give another one" in err) == (2, True), err
+        assert (code, "give another --to" in err) == (2, True), err
     code, _, err = run("migrate", "--url", tmp_path / "nowhere")
-    assert (code, "where to? Give --to" in err) == (2, True), err
+    assert (code, "give --to URL|DIR" in err) == (2, True), err
 
 
 def test_a_legacy_directory_goes_into_an_object_store_and_from_there_into_a_directory(
@@ -118,19 +118,19 @@ def test_a_legacy_directory_goes_into_an_object_store_and_from_there_into_a_dire
         hf.queue().remove(page[0].id)
 
     code, out, err = run("migrate", "--url", objects, "--to", new)
-    assert f"0 copied, {expected.count:,} were there already" in out
-    said = f"copies in the new store: {expected.count - 1:,}, and not {expected.count:,}"
+    assert f"0 copied, {expected.count:,} already copied" in out
+    said = f"copies in the new store: {expected.count - 1:,}, but expected {expected.count:,}"
     assert (code, said in err) == (4, True), err
 
 
 def test_contents_that_changed_on_the_way_are_found_out(spark: Any, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 
-    from holdfast.pipeline.jobs.migrate import migrate, snapshot_of_opened
-    from holdfast.pipeline.jobs.targets import OpenedTarget, Put
+    from holdfast.pipeline.jobs.migrate import migrate, read_opened_snapshot
+    from holdfast.pipeline.jobs.targets import OpenedTarget, PutResult
 
     class Careless(OpenedTarget):
-        def put(self, frame: Any) -> Put:
+        def put(self, frame: Any) -> PutResult:
             return super().put(frame.withColumn("payload", F.lit(b"?").cast("binary")))
 
     with (
@@ -138,8 +138,8 @@ def test_contents_that_changed_on_the_way_are_found_out(spark: Any, tmp_path: Pa
         holdfast.open(str(tmp_path / "new"), durability="os") as new,
     ):
         old.queue("a").enqueue([b"one", b"two"], headers={"k": "v"}, group="g")
-        with snapshot_of_opened(spark, old) as snapshot:
-            done = migrate(snapshot, Careless(new), read_back=lambda: snapshot_of_opened(spark, new))
+        with read_opened_snapshot(spark, old) as snapshot:
+            done = migrate(snapshot, Careless(new), read_back=lambda: read_opened_snapshot(spark, new))
 
     assert not done.is_sound
     assert [each.is_met for each in done.checks] == [True, True, False]

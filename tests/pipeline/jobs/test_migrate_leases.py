@@ -137,7 +137,7 @@ def test_the_leases_and_delays_of_a_legacy_directory_go_along_and_it_is_not_writ
     for arguments in (("--dry-run",), ("--dry-run", "--to", tmp_path / "new"), ("--to", tmp_path / "new")):
         code, out, err = run("migrate", "--url", path, *arguments)
         assert (code, "found 1 in_flight, 4 ready" in out) == (0, True), err
-        assert "fields in the order id, visibility_ts_index_key, contents" in out
+        assert "order of the fields id, visibility_ts_index_key, contents" in out
         assert listing_of(path) == before
     with holdfast.open(str(tmp_path / "new"), durability="os") as hf:
         found = {info.payload: info.visible_at for info in hf.queue().list(None, 100, payload=True)}

@@ -11,10 +11,10 @@ from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef
 from holdfast.pipeline.jobs.archive import archive, keep_payloads
 from holdfast.pipeline.jobs.drain import drain
-from holdfast.pipeline.jobs.failed_messages import letters_of_opened, letters_of_source, redrive, select, triage
+from holdfast.pipeline.jobs.failed_messages import read_opened_letters, read_source_letters, redrive, select, triage
 from holdfast.pipeline.jobs.journals import OpenedJournal
 from holdfast.pipeline.jobs.load import Format, load
-from holdfast.pipeline.jobs.migrate import migrate, snapshot_of_opened, snapshot_of_source
+from holdfast.pipeline.jobs.migrate import migrate, read_opened_snapshot, read_source_snapshot
 from holdfast.pipeline.jobs.replay import replay
 from holdfast.pipeline.jobs.replay import select as select_records
 from holdfast.pipeline.jobs.targets import OpenedTarget, SinkTarget
@@ -46,7 +46,7 @@ def test_files_are_loaded_once_however_often_the_job_is_run(
     assert sorted(message.json()["order"] for message in queue.claim(limit=100)) == [n // 2 for n in range(20)]
     by_key = load(spark, paths, QueueRef("acme", f"{queue_name}-keyed"), target, format=Format.JSON, key=["order"])
     assert (by_key.rows, by_key.enqueued) == (20, 10)
-    with pytest.raises(InvalidArgument, match="'nothing' is no column of these files: they have order, who"):
+    with pytest.raises(InvalidArgument, match="'nothing' is not a column of these files; their columns are order, who"):
         load(spark, paths, ref, target, format=Format.JSON, key=["nothing"])
 
 
@@ -60,7 +60,7 @@ def test_dead_letters_are_triaged_and_a_cluster_of_them_redriven(
             message.nack(f"Timeout after {number} s" if number < 6 else f"no user {number}", final=True)
 
     fail(hf)
-    letters = letters_of_source(spark, {"url": served.url}, "acme", queue_name)
+    letters = read_source_letters(spark, {"url": served.url}, "acme", queue_name)
     found = triage(letters)
     assert [(each.cluster, each.messages) for each in found] == [("Timeout after <n> s", 6), ("no user <n>", 3)]
     chosen = select(letters, cluster="Timeout after <n> s")
@@ -75,7 +75,7 @@ def test_dead_letters_are_triaged_and_a_cluster_of_them_redriven(
 
     with store(tmp_path / "store") as own:
         fail(own)
-        assert [each.messages for each in triage(letters_of_opened(spark, own, "*", "*"))] == [6, 3]
+        assert [each.messages for each in triage(read_opened_letters(spark, own, "*", "*"))] == [6, 3]
 
 
 def test_a_drained_queue_is_in_the_lake_and_can_be_replayed_from_it(
@@ -124,7 +124,7 @@ def test_a_store_is_migrated_into_another_and_back_with_counts_that_agree(
         own.queue(f"{queue_name}-2", tenant="acme").enqueue(b"failed")
         own.queue(f"{queue_name}-2", tenant="acme").claim()[0].nack("no", final=True)
         own.queue(f"{queue_name}-2", tenant="acme").enqueue([b"held", b"later"], delay=9)
-        with snapshot_of_opened(spark, own) as snapshot:
+        with read_opened_snapshot(spark, own) as snapshot:
             dry = migrate(snapshot, None)
             assert (dry.found, dry.copied, dry.left) == ({"ready": 15, "failed": 1}, 0, 1)
             first = migrate(snapshot, SinkTarget({"url": served.url}))
@@ -139,11 +139,11 @@ def test_a_store_is_migrated_into_another_and_back_with_counts_that_agree(
         assert {each.headers["a"] for each in info[:12]} == {"b"}
         assert {(each.group, each.correlation_id) for each in info[:12]} == {("g", "c-1")}
         # And from the server into a store that only this process has open.
-        back = migrate(snapshot_of_source(spark, {"url": served.url}, "acme", queue_name), OpenedTarget(third))
+        back = migrate(read_source_snapshot(spark, {"url": served.url}, "acme", queue_name), OpenedTarget(third))
         assert (back.copied, back.is_sound) == (13, True)
         assert third.queue(queue_name, tenant="acme").stats().ready == 13
 
         lake = Lake(str(tmp_path / "lake"))
-        with snapshot_of_opened(spark, own) as snapshot:
+        with read_opened_snapshot(spark, own) as snapshot:
             assert keep_payloads(spark, snapshot, lake) == 16
             assert keep_payloads(spark, snapshot, lake) == 0

@@ -80,10 +80,10 @@ def test_two_writers_at_once_commit_a_batch_once(lake: Lake, monkeypatch: pytest
 
 def test_a_lake_keeps_the_format_it_was_begun_with(lake: Lake) -> None:
     lake.table(VIOLATIONS).append([], writer="w", mark=Mark(1, "1"))
-    assert Lake(lake.place).kind is lake.kind
+    assert Lake(lake.url).kind is lake.kind
     other = next(kind for kind in LakeKind if kind is not lake.kind)
-    with pytest.raises(InvalidArgument, match=f"has {lake.kind} tables: leave the format out"):
-        Lake(lake.place, other)
+    with pytest.raises(InvalidArgument, match=f"has {lake.kind} tables: omit the format"):
+        Lake(lake.url, other)
 
 
 def test_files_of_a_writer_that_died_are_read_by_nobody_and_swept(lake: Lake) -> None:
@@ -125,7 +125,7 @@ def test_small_files_are_joined_and_rows_marks_and_days_stay(spark: Any, lake: L
     elif lake.kind is LakeKind.ICEBERG:
         from pyiceberg.catalog.sql import SqlCatalog
 
-        catalog = SqlCatalog("lake", uri=f"sqlite:///{lake.place}/iceberg-catalog.db")
+        catalog = SqlCatalog("lake", uri=f"sqlite:///{lake.url}/iceberg-catalog.db")
         assert catalog.load_table("holdfast.events").scan().to_arrow().num_rows == 18
     else:
         assert spark.read.parquet(lake.table(EVENTS).directory).count() == 18

@@ -10,12 +10,12 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import holdfast
 from holdfast.pipeline.schemas import EVENTS, MESSAGES, as_instants
-from holdfast.pipeline.sources.claims import Claim, ClaimStreamReader, claiming_of
-from holdfast.pipeline.sources.drafts import shape_of
-from holdfast.pipeline.sources.journal import end_of, walk
+from holdfast.pipeline.sources.claims import Claim, ClaimStreamReader, parse_stream_options
+from holdfast.pipeline.sources.drafts import make_row_shape
+from holdfast.pipeline.sources.journal import end_of, find_ranges
 from holdfast.pipeline.sources.options import StoreAddress
-from holdfast.pipeline.sources.sink import Writing, write_rows
-from holdfast.server.bulk import open_client, open_feed, open_landing
+from holdfast.pipeline.sources.sink import WriteOptions, write_rows
+from holdfast.server.bulk import open_client, open_feed, open_writer
 from tests.postgres.server import PostgresServer
 from tests.server.served import Served
 
@@ -44,7 +44,7 @@ def make_traffic(hf: holdfast.Holdfast) -> list[str]:
 def events_of(place: StoreAddress, *, tenant: str | None = None, step: int = 10) -> list[dict[str, Any]]:
     feed = open_feed(place, tenant)
     try:
-        ranges = walk(feed, None, step=step).ranges
+        ranges = find_ranges(feed, None, step=step).ranges
         assert all(each.events <= step for each in ranges)
         found = []
         for each in ranges:
@@ -92,7 +92,7 @@ def test_a_range_of_databases_is_the_same_whatever_comes_later(databases: str) -
         make_traffic(hf)
 
         assert [batch.to_pylist() for batch in feed.read(None, end)] == before
-        assert sum(each.events for each in walk(feed, None, until=end, step=9).ranges) == sum(map(len, before))
+        assert sum(each.events for each in find_ranges(feed, None, until=end, step=9).ranges) == sum(map(len, before))
         feed.close()
 
 
@@ -117,12 +117,12 @@ def test_a_server_over_databases_gives_a_range_again_exactly(databases: str) -> 
     with Served("--store", databases) as served, holdfast.open(served.url) as hf:
         make_traffic(hf)
         feed = open_feed(StoreAddress(served.url), None)
-        walked = walk(feed, None, step=10)
+        walked = find_ranges(feed, None, step=10)
         before = [[batch.to_pylist() for batch in feed.read(each.after, each.until)] for each in walked.ranges]
         make_traffic(hf)
 
         assert [[batch.to_pylist() for batch in feed.read(each.after, each.until)] for each in walked.ranges] == before
-        assert walk(feed, None, until=walked.position, step=7).events == walked.events
+        assert find_ranges(feed, None, until=walked.position, step=7).events == walked.events
         assert [row["id"] for pages in before for page in pages for row in page] != []
         feed.close()
         position = walked.position
@@ -142,13 +142,13 @@ def test_a_store_that_is_named_in_part_is_refused(databases: str) -> None:
 
 def test_databases_are_claimed_from_and_written_to_without_a_server(databases: str) -> None:
     table = pa.table({"payload": [f"m{n}" for n in range(40)], "key": [f"k{n}" for n in range(40)]})
-    shape = shape_of(table.schema, tenant=None, queue="in", key_columns=(), dedup=True, content_type=None)
-    writing = Writing(StoreAddress(databases), shape, 15, None)
-    assert write_rows(writing, open_landing, table.to_batches()).enqueued == 40
-    assert write_rows(writing, open_landing, table.to_batches()).enqueued == 0
-    claiming = claiming_of({"url": databases, "queue": "in", "consumer": "spark", "rowsPerPartition": "30"})
+    shape = make_row_shape(table.schema, tenant=None, queue="in", key_columns=(), dedup=True, content_type=None)
+    options = WriteOptions(StoreAddress(databases), shape, 15, None)
+    assert write_rows(options, open_writer, table.to_batches()).enqueued == 40
+    assert write_rows(options, open_writer, table.to_batches()).enqueued == 0
+    options = parse_stream_options({"url": databases, "queue": "in", "consumer": "spark", "rowsPerPartition": "30"})
 
-    reader = ClaimStreamReader(claiming, MESSAGES, open_client)
+    reader = ClaimStreamReader(options, MESSAGES, open_client)
     end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(1_000))
     rows = [row for number in end["claims"] for batch in reader.read(Claim(number)) for row in batch.to_pylist()]
 

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.pipeline.schemas import EVENTS
-from holdfast.pipeline.sources.journal import Range, ask_of, walk
+from holdfast.pipeline.sources.journal import Range, find_ranges, parse_journal_options
 from tests.server.served import Served
 
 
@@ -188,10 +188,10 @@ class Trimmed:
 
 
 def test_a_walk_ends_where_the_journal_does() -> None:
-    walked = walk(Trimmed(), None, step=2)  # type: ignore[arg-type]
+    walked = find_ranges(Trimmed(), None, step=2)  # type: ignore[arg-type]  # a stub
     assert walked.ranges == [Range(None, "7", 2), Range("7", "9", 2), Range("9", "10", 1)]
     assert walked.position == "10"
-    assert walk(Trimmed(), "10", step=2).ranges == []  # type: ignore[arg-type]
+    assert find_ranges(Trimmed(), "10", step=2).ranges == []  # type: ignore[arg-type]  # a stub
 
 
 def test_events_that_retention_passed_over_stop_the_query_unless_it_may_lose_them(
@@ -210,7 +210,7 @@ def test_events_that_retention_passed_over_stop_the_query_unless_it_may_lose_the
         source = spark.readStream.format("holdfast_journal").options(url=served.url, **options).load()
         return source.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
 
-    with pytest.raises(Exception, match=r"the journal has 4 events in this batch, and had 6"):
+    with pytest.raises(Exception, match=r"the journal has 4 events in this batch, but had 6"):
         drain(again())
     drain(again(failOnDataLoss="false"))
 
@@ -220,16 +220,16 @@ def test_events_that_retention_passed_over_stop_the_query_unless_it_may_lose_the
     [
         ({"maxRow": "5"}, "'maxRow' is not an option of holdfast_journal; its options are endingPosition"),
         ({"maxRows": "many"}, "option maxRows is 'many': give a whole number above 0"),
-        ({"minRows": "5"}, "minRows and maxDelay go together"),
+        ({"minRows": "5"}, "minRows and maxDelay must be given together"),
         ({"token": "abc", "tokenFile": "/x"}, "give token or tokenFile, not both"),
         ({"url": ""}, "option url is empty"),
         ({"urlFile": "/x"}, "holdfast_journal needs option url, or urlFile"),
-        ({"url": "postgres://u:geheim@h/db"}, "option url has a password in it"),
+        ({"url": "postgres://u:geheim@h/db"}, "option url contains a password"),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(options: dict[str, str], said: str) -> None:
     with pytest.raises(holdfast.InvalidArgument, match=said) as refused:
-        ask_of({"url": "http://127.0.0.1:1", **options})
+        parse_journal_options({"url": "http://127.0.0.1:1", **options})
     assert "geheim" not in str(refused.value)
 
 

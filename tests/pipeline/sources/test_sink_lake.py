@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast.pipeline.lake.lake import Lake, LakeKind
 from holdfast.pipeline.lake.tables import EVENTS, VIOLATIONS
-from holdfast.pipeline.sources.lake_sink import target_of
+from holdfast.pipeline.sources.lake_sink import parse_lake_target
 from tests.pipeline.sources.test_journal import drain, end_of, forget_commits
 from tests.server.served import Served
 
@@ -63,10 +63,10 @@ def test_a_batch_write_is_one_commit_and_its_files_are_sorted(spark: Any, tmp_pa
         ({"path": "/x"}, "needs option table"),
         ({"path": "/x", "table": "event"}, "option table is 'event': give events or"),
         ({"path": "/x", "table": "events"}, "needs option writer"),
-        ({"path": "/x", "table": "events", "writer": "w"}, "has columns that are not written: attempt"),
+        ({"path": "/x", "table": "events", "writer": "w"}, "the rows lack columns of table events: attempt"),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(spark: Any, options: dict[str, str], said: str) -> None:
     without = spark.createDataFrame([], EVENTS.table.spark).drop("attempt").schema
     with pytest.raises(holdfast.InvalidArgument, match=said):
-        target_of(options, without, overwrite=False, streams=True)
+        parse_lake_target(options, without, overwrite=False, streams=True)

@@ -13,11 +13,11 @@ from pyspark import TaskContext, cloudpickle
 
 import holdfast
 from holdfast.client.options import make_drafts as client_drafts_of
-from holdfast.pipeline.sources.drafts import drafts_of, is_plain, messages_of, rows_of, shape_of
+from holdfast.pipeline.sources.drafts import is_plain, make_drafts, make_messages, make_row_shape, make_rows
 from holdfast.pipeline.sources.options import StoreAddress
 from holdfast.pipeline.sources.queue import QueueSource
-from holdfast.pipeline.sources.sink import ClientLanding, Writing, write_rows
-from holdfast.server.bulk import open_client, open_landing
+from holdfast.pipeline.sources.sink import ClientMessageWriter, WriteOptions, write_rows
+from holdfast.server.bulk import open_client, open_writer
 from holdfast.stores.postgres.bulk.bulk_messages import check_rows
 from holdfast.stores.postgres.bulk.loader import Loader
 from tests.pipeline.sources.test_journal import forget_commits
@@ -47,7 +47,7 @@ def expected(rows: int) -> list[bytes]:
     return sorted(f"m{n}".encode() for n in range(rows))
 
 
-class DyingLanding(ClientLanding):
+class DyingWriter(ClientMessageWriter):
     """Everything is written when the first attempt of each task dies: it has told nobody yet."""
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class DyingLanding(ClientLanding):
 
 
 class DyingSink(QueueSource):
-    open_landing = staticmethod(partial(DyingLanding, open_client))
+    open_writer = staticmethod(partial(DyingWriter, open_client))
 
     @classmethod
     def name(cls) -> str:
@@ -103,13 +103,13 @@ def test_two_attempts_of_one_task_at_once_write_each_row_once(
 ) -> None:
     """What speculation does, with the rows in opposite order."""
     table = pa.table({"payload": [f"m{n}" for n in range(3_000)], "key": [f"k{n}" for n in range(3_000)]})
-    shape = shape_of(table.schema, tenant=None, queue=queue_name, key_columns=(), dedup=True, content_type=None)
-    writing = Writing(StoreAddress(served.url), shape, 200, None)
+    shape = make_row_shape(table.schema, tenant=None, queue=queue_name, key_columns=(), dedup=True, content_type=None)
+    options = WriteOptions(StoreAddress(served.url), shape, 200, None)
     orders = [table, table.take(list(range(2_999, -1, -1)))]
     written: list[int] = []
 
     def attempt(order: pa.Table) -> None:
-        written.append(write_rows(writing, open_landing, order.to_batches(max_chunksize=500)).enqueued)
+        written.append(write_rows(options, open_writer, order.to_batches(max_chunksize=500)).enqueued)
 
     attempts = [threading.Thread(target=attempt, args=(order,)) for order in orders]
     for each in attempts:
@@ -122,7 +122,7 @@ def test_two_attempts_of_one_task_at_once_write_each_row_once(
 
 
 class DyingLoader(Loader):
-    """As DyingLanding, of databases: all it was given is committed when the first attempt of each task dies."""
+    """As DyingWriter, of databases: all it was given is committed when the first attempt of each task dies."""
 
     def close(self) -> None:
         super().close()
@@ -136,7 +136,7 @@ def open_dying_loader(place: StoreAddress) -> DyingLoader:
 
 
 class DyingLoad(QueueSource):
-    open_landing = staticmethod(open_dying_loader)
+    open_writer = staticmethod(open_dying_loader)
 
     @classmethod
     def name(cls) -> str:
@@ -219,26 +219,30 @@ SHAPE = {"tenant": None, "queue": None, "key_columns": (), "dedup": True, "conte
 @pytest.mark.parametrize(
     ("schema", "changes", "said"),
     [
-        ({"payload": pa.string()}, {}, "a task that is tried again would enqueue its rows again: give a column key"),
-        ({"key": pa.string()}, {}, "there is no column payload among key"),
+        ({"payload": pa.string()}, {}, "a retried task would enqueue its rows again: give a column key"),
+        ({"key": pa.string()}, {}, "column payload is missing among key"),
         ({"payload": pa.int64()}, {}, "column payload is int64"),
-        ({"payload": pa.string(), "n": pa.int64()}, {"key_columns": ("m",)}, "keyColumns has 'm', which is no column"),
-        ({"payload": pa.string(), "key": pa.string(), "n": pa.int64()}, {}, "'n' is no column of a message"),
-        ({"payload": pa.string(), "key": pa.string()}, {"key_columns": ("payload",)}, "which of them is the key"),
+        (
+            {"payload": pa.string(), "n": pa.int64()},
+            {"key_columns": ("m",)},
+            "keyColumns has 'm', which is not one of the columns",
+        ),
+        ({"payload": pa.string(), "key": pa.string(), "n": pa.int64()}, {}, "'n' is not a column of messages"),
+        ({"payload": pa.string(), "key": pa.string()}, {"key_columns": ("payload",)}, "exclude each other"),
     ],
 )
 def test_what_is_wrong_with_the_columns_is_said_before_a_row_is_written(
     schema: dict[str, Any], changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(holdfast.InvalidArgument, match=said):
-        shape_of(pa.schema(list(schema.items())), **{**SHAPE, **changes})
+        make_row_shape(pa.schema(list(schema.items())), **{**SHAPE, **changes})
 
 
 def test_without_keys_a_write_is_refused_in_spark_too_unless_messages_may_come_twice(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str
 ) -> None:
     frame = frame_of(spark, 10, 1).select("payload")
-    with pytest.raises(Exception, match="give a column key, or keyColumns"):
+    with pytest.raises(Exception, match="give a column key or keyColumns"):
         save(frame, served, queue_name)
     save(frame, served, queue_name, dedup="false")
     assert payloads(hf, queue_name) == expected(10)
@@ -248,8 +252,8 @@ def test_keys_of_columns_depend_on_every_value_and_its_kind_alone() -> None:
     def keys(*columns: pa.Array) -> list[str]:
         names = [f"c{n}" for n in range(len(columns))]
         batch = pa.RecordBatch.from_arrays([pa.array([b"x"] * len(columns[0])), *columns], ["payload", *names])
-        shape = shape_of(batch.schema, **{**SHAPE, "key_columns": tuple(names)})
-        return [message.options["key"] for _, message in messages_of(batch, shape)]
+        shape = make_row_shape(batch.schema, **{**SHAPE, "key_columns": tuple(names)})
+        return [message.options["key"] for _, message in make_messages(batch, shape)]
 
     assert keys(pa.array(["ab"]), pa.array(["c"])) != keys(pa.array(["a"]), pa.array(["bc"]))
     assert keys(pa.array([1])) != keys(pa.array(["1"]))
@@ -260,9 +264,9 @@ def test_keys_of_columns_depend_on_every_value_and_its_kind_alone() -> None:
 def test_a_row_without_a_key_or_a_payload_is_refused() -> None:
     for columns in ({"payload": [b"x"], "key": [None]}, {"payload": [None], "key": ["k"]}):
         batch = pa.RecordBatch.from_pydict(columns, schema=pa.schema([("payload", pa.binary()), ("key", pa.string())]))
-        for make in (messages_of, drafts_of, rows_of):
+        for make in (make_messages, make_drafts, make_rows):
             with pytest.raises(holdfast.InvalidArgument, match="a row"):
-                list(make(batch, shape_of(batch.schema, **SHAPE)))
+                list(make(batch, make_row_shape(batch.schema, **SHAPE)))
 
 
 @pytest.mark.parametrize("rare", [{}, {"group": ["g", None, "h"], "ttl_ms": [None, 5, 6]}], ids=["plain", "rare"])
@@ -282,20 +286,20 @@ def test_rows_for_a_bulk_load_are_the_drafts_that_the_client_would_make(
             **{name: pa.array(values) for name, values in rare.items()},
         }
     )
-    shape = shape_of(batch.schema, **{**SHAPE, "key_columns": ("n", "payload"), "content_type": content_type})
+    shape = make_row_shape(batch.schema, **{**SHAPE, "key_columns": ("n", "payload"), "content_type": content_type})
 
-    by_client = [(ref, *client_drafts_of(message, {})) for ref, message in messages_of(batch, shape)]
-    assert list(drafts_of(batch, shape)) == by_client
+    by_client = [(ref, *client_drafts_of(message, {})) for ref, message in make_messages(batch, shape)]
+    assert list(make_drafts(batch, shape)) == by_client
     assert len({draft.key for _, draft in by_client}) == 3
     if is_plain(shape):
-        by_column = check_rows(rows_of(batch, shape), 1 << 20).drafts()
+        by_column = check_rows(make_rows(batch, shape), 1 << 20).drafts()
         assert by_column == {ref: [draft for its, draft in by_client if its == ref] for ref, _ in by_client}
     else:
         assert rare
 
 
 def test_a_bulk_has_as_many_rows_and_bytes_as_suit_a_transaction_whatever_sparks_batches_have() -> None:
-    shape = shape_of(pa.schema([("payload", pa.binary()), ("key", pa.string())]), **SHAPE)
+    shape = make_row_shape(pa.schema([("payload", pa.binary()), ("key", pa.string())]), **SHAPE)
 
     class Recording:
         def __init__(self) -> None:
@@ -314,7 +318,7 @@ def test_a_bulk_has_as_many_rows_and_bytes_as_suit_a_transaction_whatever_sparks
         table = pa.table({"payload": payloads, "key": [str(n) for n in range(len(payloads))]})
         recording = Recording()
         written = write_rows(
-            Writing(StoreAddress("postgres://x"), shape, batch_size, None),
+            WriteOptions(StoreAddress("postgres://x"), shape, batch_size, None),
             lambda place: recording,
             table.to_batches(max_chunksize=of),
         )

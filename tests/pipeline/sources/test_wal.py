@@ -10,7 +10,7 @@ import holdfast
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.pipeline.schemas import LOGGED_CALLS
-from holdfast.pipeline.sources.segments import SegmentStreamReader, logs_of
+from holdfast.pipeline.sources.segments import SegmentStreamReader, parse_log_options
 from holdfast.server.bulk import find_logs, open_log
 from holdfast.stores.buffered.log.segments import LogDamaged
 from holdfast.stores.buffered.log.wal import Wal
@@ -39,7 +39,7 @@ def a_log(directory: Path, calls: int, first: int = 1) -> Wal:
 
 def reader_of(*paths: Path, **options: str) -> SegmentStreamReader:
     given = {"path": ",".join(map(str, paths)), **options}
-    return SegmentStreamReader(logs_of(given, find_logs, open_log), LOGGED_CALLS)
+    return SegmentStreamReader(parse_log_options(given, find_logs, open_log), LOGGED_CALLS)
 
 
 def places(reader: SegmentStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int]]:
@@ -156,4 +156,4 @@ def test_a_path_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(holdfast.InvalidArgument, match="is not a directory"):
         reader_of(tmp_path / "nowhere").latestOffset({"v": 1, "logs": {}}, ReadMaxFiles(1))
     with pytest.raises(holdfast.InvalidArgument, match="needs option path"):
-        logs_of({}, find_logs, open_log)
+        parse_log_options({}, find_logs, open_log)

@@ -1,4 +1,4 @@
-"""`holdfast demo`: producers and workers through one store, a worker killed on purpose, and an audit at the end."""
+"""`holdfast demo`: run producers and workers on one store, kill a worker, and audit the result."""
 
 import asyncio
 import tempfile
@@ -9,44 +9,49 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.stores.verify_backup import Json, echo_json
+from holdfast.cli.output import echo_json
+from holdfast.cli.stores.verify_backup import Json
 
 if TYPE_CHECKING:
     from holdfast.cli.demo.audit import Audit
 
 _INTERRUPTED = 130
-_NOT_AS_EXPECTED = 4
+_FAULTS_FOUND = 4
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=0.5, max=3_600, help="How long it takes, more or less.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.5, max=3_600, help="Approximate duration in seconds.")] = 10.0,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", metavar="DIR", help="Keep the store in this new directory. [default: a temporary one]"),
+        typer.Option(
+            "--dir", metavar="DIR", help="Keep the store in this new directory. [default: a temporary directory]"
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed makes the same messages.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random messages.")] = 1,
     one_process: Annotated[
         bool,
         typer.Option(
             "--one-process",
-            help="Run the workers in this process and simulate the death of one. Implied without the server extra.",
+            help="Run the workers as tasks of this process, and simulate the death of one. "
+            "Implied without the server extra.",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run producers and workers of three tenants through a store, with a live view.
+    """Run a demonstration: producers, workers, a killed worker and an audit.
 
-    The store is in this process. With the server extra the workers are processes of their own, and one is killed
-    (SIGKILL) in the middle of its messages; without it they are tasks of this process, and one ends without giving its
-    messages back. Their leases run out, and the other workers get them. At the end the journal is audited and the store
-    verified. A message that was lost, or did not end as it should, makes the command fail.
+    The store runs in this process, with queues of three tenants. With the server extra, the workers are separate
+    processes, and one of them is killed (SIGKILL) while it holds messages. Without it, the workers are tasks of this
+    process, and one ends without releasing its messages. Their leases expire, and the other workers get the messages.
+    At the end the journal is audited and the store is verified. The command fails if a message was lost, or did not end
+    as expected.
     """
-    # Here, for they bring the store along: `holdfast --help` shall not wait for it.
+    # Imported here because they import the store, which `holdfast demo --help` does not need.
     from holdfast.cli.demo.run import run
     from holdfast.cli.demo.view import View
     from holdfast.stores.rocks.verify.store_check import verify
 
-    with _place(directory) as path:
+    with _store_path(directory) as path:
         view = View(is_quiet=json)
         audit = asyncio.run(run(path, view, seconds=seconds, seed=seed, is_one_process=one_process))
         report = verify(path)
@@ -61,13 +66,13 @@ def demo(
 
 def _exit(audit: "Audit", is_clean: bool) -> None:
     if audit.faults or not is_clean:
-        raise typer.Exit(_NOT_AS_EXPECTED)
+        raise typer.Exit(_FAULTS_FOUND)
     if audit.is_interrupted:
         raise typer.Exit(_INTERRUPTED)
 
 
 @contextmanager
-def _place(directory: Path | None) -> Iterator[Path]:
+def _store_path(directory: Path | None) -> Iterator[Path]:
     if directory is not None:
         from holdfast.model.errors import InvalidArgument
 

@@ -1,4 +1,4 @@
-"""An HTTP door of the demo's own store, on a free port of the loopback."""
+"""An HTTP server for the demo's store, on a free port of the loopback interface."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,8 +21,8 @@ _CLOSE_S = 2.0
 
 
 @asynccontextmanager
-async def door_of(hf: holdfast.AsyncHoldfast) -> AsyncIterator[str]:
-    """Whoever reaches the URL reaches the embedded queues of `hf`, until the block ends."""
+async def serve_over_http(hf: holdfast.AsyncHoldfast) -> AsyncIterator[str]:
+    """Serve the embedded queues of `hf` over HTTP until the block ends. Yield the URL."""
     transport = hf._connected()
     assert isinstance(transport, Embedded)
     core, clock, settings, drain = transport.core, SystemClock(), Settings(port=0), Drain()

@@ -1,8 +1,7 @@
-"""The demo's messages: what they are like, how each is to end, and the producers that enqueue them."""
+"""The demo's queues and messages, the expected outcome of each message, and the producers that enqueue them."""
 
 import asyncio
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -10,62 +9,64 @@ from typing import Any
 import msgspec
 
 import holdfast
+from holdfast.runtime import Runtime, sleep_until
 
-# Short, so that the end of a killed worker's leases is seen within the demo.
+# Short, so that the leases of the killed worker expire within the demo.
 LEASE_S = 2.0
-# Enough that nothing but what fails every time uses them up, on a slow machine too.
+# Enough that, even on a slow machine, only messages that fail at every attempt run out of retries.
 MAX_RETRIES = 4
-# Seconds between a producer's batches.
-_PACE_S = 0.1
-# A producer waits while so many are ready: on a slow machine the queues shall run empty in time.
-_MOST_READY = 200
-_EVERY_TIME = 1_000_000
+# Milliseconds between a producer's batches.
+_PACE_MS = 100
+# A producer pauses while more messages than this are ready, so that the queues become empty in time on a slow machine.
+_MAX_READY = 200
+_EVERY_ATTEMPT = 1_000_000
 
 
-class Fate(StrEnum):
-    """How a message is to end."""
+class ExpectedOutcome(StrEnum):
+    """How a message should end."""
 
     ACKED = "acked"
-    # Its handler fails at each attempt.
+    # The handler fails at each attempt.
     USED_UP = "out of retries"
-    # Its payload is not what the handler takes.
+    # The handler does not accept the payload.
     BAD_PAYLOAD = "bad payload"
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the demo's handlers take."""
+    """The payload of the demo's messages."""
 
     number: int
+    # How long the handler takes.
     seconds: float
-    # The first attempts that fail.
+    # How many attempts fail before one succeeds.
     fails: int = 0
 
 
 @dataclass(frozen=True)
 class DemoQueue:
-    """One queue of the demo and what its messages are like."""
+    """One queue of the demo, and the properties of its messages."""
 
     tenant: str
     queue: str
-    # Messages of a batch at most.
+    # The maximum number of messages in a batch.
     batch: int
-    # How long a handler takes at least and at most.
+    # The minimum and maximum time that a handler takes.
     seconds: tuple[float, float]
-    # Chances that a message is delayed, fails a time or two, fails every time, or has a bad payload.
+    # The probabilities that a message is delayed, fails once or twice, fails always, or has a bad payload.
     delayed: float = 0.0
     failing: float = 0.02
-    hopeless: float = 0.0
-    bad: float = 0.0
+    failing_always: float = 0.0
+    bad_payload: float = 0.0
     groups: int = 0
 
     def __str__(self) -> str:
         return f"{self.tenant}/{self.queue}"
 
 
-KINDS = (
-    DemoQueue("acme", "orders", batch=12, seconds=(0.005, 0.03), hopeless=0.02),
-    DemoQueue("acme", "emails", batch=8, seconds=(0.01, 0.05), delayed=0.1, failing=0.08, bad=0.02),
-    # Long enough that whoever is killed is in the middle of some.
+DEMO_QUEUES = (
+    DemoQueue("acme", "orders", batch=12, seconds=(0.005, 0.03), failing_always=0.02),
+    DemoQueue("acme", "emails", batch=8, seconds=(0.01, 0.05), delayed=0.1, failing=0.08, bad_payload=0.02),
+    # Slow enough that the killed worker holds some of these messages.
     DemoQueue("globex", "thumbnails", batch=4, seconds=(0.2, 0.5), failing=0.05),
     DemoQueue("initech", "ledger", batch=8, seconds=(0.002, 0.01), groups=16),
 )
@@ -73,70 +74,75 @@ KINDS = (
 
 @dataclass
 class Accepted:
-    """What enqueue answered: none of it may be lost, and each is to end as its fate says."""
+    """The messages whose enqueue was confirmed, by their snowflake. None of them may be lost."""
 
-    fates: dict[int, Fate] = field(default_factory=dict)
+    expected: dict[int, ExpectedOutcome] = field(default_factory=dict)
 
 
 class Producers:
-    def __init__(self, hf: holdfast.AsyncHoldfast, seed: int) -> None:
+    """One producer per queue, each with its own random numbers."""
+
+    def __init__(self, hf: holdfast.AsyncHoldfast, seed: int, runtime: Runtime) -> None:
         self.accepted = Accepted()
+        self._runtime = runtime
         self._hf = hf
         self._seed = seed
-        self._is_stopping = asyncio.Event()
+        self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
-        for number, kind in enumerate(KINDS):
-            dice = random.Random(self._seed * 100 + number)
-            self._tasks.append(tasks.create_task(self._produce(kind, dice)))
+        for number, each in enumerate(DEMO_QUEUES):
+            rng = random.Random(self._seed * 100 + number)
+            self._tasks.append(tasks.create_task(self._produce(each, rng)))
 
     async def stop(self) -> None:
-        """What is being enqueued is answered first."""
-        self._is_stopping.set()
+        """Stop the producers, after enqueues in progress have been confirmed."""
+        self._is_stopping = True
         await asyncio.gather(*self._tasks)
 
-    async def _produce(self, kind: DemoQueue, dice: random.Random) -> None:
-        queue = self._hf.queue(kind.queue, tenant=kind.tenant)
-        while not self._is_stopping.is_set():
-            if (await queue.stats()).ready < _MOST_READY:
-                made = [make_message(kind, dice) for _ in range(dice.randint(1, kind.batch))]
+    async def _produce(self, demo_queue: DemoQueue, rng: random.Random) -> None:
+        queue = self._hf.queue(demo_queue.queue, tenant=demo_queue.tenant)
+        while not self._is_stopping:
+            if (await queue.stats()).ready < _MAX_READY:
+                made = [make_message(demo_queue, rng) for _ in range(rng.randint(1, demo_queue.batch))]
                 ids = await queue.enqueue([message for message, _ in made])
-                self.accepted.fates.update((id.snowflake, fate) for id, (_, fate) in zip(ids, made, strict=True))
-            try:
-                async with asyncio.timeout(_PACE_S):
-                    await self._is_stopping.wait()
-            except TimeoutError:
-                continue
+                self.accepted.expected.update(
+                    (id.snowflake, outcome) for id, (_, outcome) in zip(ids, made, strict=True)
+                )
+            await sleep_until(self._runtime, self._runtime.clock.now_ms() + _PACE_MS)
 
 
 async def set_policies(hf: holdfast.AsyncHoldfast) -> None:
-    """Retries come soon: the demo has ten seconds."""
-    for kind in KINDS:
-        queue = hf.queue(kind.queue, tenant=kind.tenant)
+    """Set short leases and backoffs on all queues, because the demo takes ten seconds."""
+    for each in DEMO_QUEUES:
+        queue = hf.queue(each.queue, tenant=each.tenant)
         await queue.set_policy(
             lease_ms=int(LEASE_S * 1_000), max_retries=MAX_RETRIES, backoff_base_ms=100, backoff_cap_ms=500
         )
 
 
-def make_message(kind: DemoQueue, dice: random.Random) -> tuple[holdfast.NewMessage, Fate]:
-    fate = next(_fates(kind, dice))
-    fails = _EVERY_TIME if fate is Fate.USED_UP else dice.randint(1, 2) if dice.random() < kind.failing else 0
-    payload: Any = Task(dice.randrange(1_000_000), round(dice.uniform(*kind.seconds), 3), fails)
-    if fate is Fate.BAD_PAYLOAD:
+def make_message(demo_queue: DemoQueue, rng: random.Random) -> tuple[holdfast.NewMessage, ExpectedOutcome]:
+    """Return a random message and its expected outcome."""
+    outcome = _choose_outcome(demo_queue, rng)
+    if outcome is ExpectedOutcome.USED_UP:
+        fails = _EVERY_ATTEMPT
+    else:
+        fails = rng.randint(1, 2) if rng.random() < demo_queue.failing else 0
+    payload: Any = Task(rng.randrange(1_000_000), round(rng.uniform(*demo_queue.seconds), 3), fails)
+    if outcome is ExpectedOutcome.BAD_PAYLOAD:
         payload = {"number": "seven"}
     message = holdfast.NewMessage(
         payload,
-        delay=dice.uniform(0.2, 1.5) if dice.random() < kind.delayed else None,
-        group=f"account-{dice.randrange(kind.groups)}" if kind.groups else None,
-        priority=dice.choice((50, 100, 100, 100)),
+        delay=rng.uniform(0.2, 1.5) if rng.random() < demo_queue.delayed else None,
+        group=f"account-{rng.randrange(demo_queue.groups)}" if demo_queue.groups else None,
+        priority=rng.choice((50, 100, 100, 100)),
     )
-    return message, fate
+    return message, outcome
 
 
-def _fates(kind: DemoQueue, dice: random.Random) -> Iterator[Fate]:
-    if dice.random() < kind.hopeless:
-        yield Fate.USED_UP
-    if dice.random() < kind.bad:
-        yield Fate.BAD_PAYLOAD
-    yield Fate.ACKED
+def _choose_outcome(demo_queue: DemoQueue, rng: random.Random) -> ExpectedOutcome:
+    if rng.random() < demo_queue.failing_always:
+        return ExpectedOutcome.USED_UP
+    if rng.random() < demo_queue.bad_payload:
+        return ExpectedOutcome.BAD_PAYLOAD
+    return ExpectedOutcome.ACKED

@@ -1,7 +1,7 @@
 """One worker of the demo: `python -m holdfast.cli.demo.worker_process URL NAME`.
 
-It writes a line for its start, and one for each message with what became of it. It ends when its standard input does:
-whoever started it is gone then.
+It writes one line when it has started, and one line with the outcome of each message. It exits when its standard input
+ends, because the process that started it is gone then.
 """
 
 import asyncio
@@ -12,36 +12,39 @@ import threading
 from collections.abc import Callable
 
 import holdfast
-from holdfast.cli.demo.producers import KINDS, LEASE_S, Task
+from holdfast.cli.demo.producers import DEMO_QUEUES, LEASE_S, Task
 
 STARTED = "started"
 _CONCURRENCY = 4
 
 
-def make_worker(where: str | holdfast.AsyncHoldfast, name: str, tell: Callable[[str], None]) -> holdfast.Worker:
-    worker = holdfast.Worker(where, owner=name, grace=5)
-    for kind in KINDS:
-        worker.handler(kind.queue, tenant=kind.tenant, concurrency=_CONCURRENCY, lease=LEASE_S)(handle)
-    worker.on_start(lambda worker: tell(STARTED))
-    worker.after(lambda message, outcome: tell(outcome.kind))
+def make_worker(target: str | holdfast.AsyncHoldfast, name: str, report: Callable[[str], None]) -> holdfast.Worker:
+    """Return a worker for all queues of the demo. `report` is called with `STARTED`, and then with each outcome."""
+    worker = holdfast.Worker(target, owner=name, grace=5)
+    for each in DEMO_QUEUES:
+        worker.handler(each.queue, tenant=each.tenant, concurrency=_CONCURRENCY, lease=LEASE_S)(handle)
+    worker.on_start(lambda worker: report(STARTED))
+    worker.after(lambda message, outcome: report(outcome.kind))
     return worker
 
 
 async def handle(task: Task, message: holdfast.Message) -> None:
+    """Take as long as the task says, and fail its first attempts."""
     await asyncio.sleep(task.seconds)
     if message.attempt <= task.fails:
-        raise ConnectionError("the other side did not answer")
+        raise ConnectionError("the other side did not respond")
 
 
 def main() -> None:
+    """Run the worker until its standard input ends."""
     _, url, name = sys.argv
-    # The demo shows what fails: it is meant to.
+    # Failures are intended, and the demo counts them.
     logging.disable(logging.WARNING)
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    threading.Thread(target=_exit_with_stdin, daemon=True).start()
     make_worker(url, name, lambda line: print(line, flush=True)).run()  # noqa: T201
 
 
-def _end_with_stdin() -> None:
+def _exit_with_stdin() -> None:
     sys.stdin.buffer.read()
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""The demo's workers: processes over HTTP, or tasks of this process where there is no server to be had."""
+"""The demo's workers: processes that use HTTP, or tasks of this process if the server extra is missing."""
 
 import asyncio
 import os
@@ -11,124 +11,141 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import holdfast
-from holdfast.cli.demo.producers import KINDS, LEASE_S, DemoQueue, Task
+from holdfast.cli.demo.producers import DEMO_QUEUES, LEASE_S, DemoQueue, Task
 from holdfast.cli.demo.worker_process import STARTED, handle, make_worker
 from holdfast.model.errors import MessageNotFound, Unavailable
 from holdfast.model.ids import MessageId
 from holdfast.model.message import State
+from holdfast.runtime import Runtime, sleep_until
 from holdfast.worker.outcomes import OutcomeKind
 
 NAMES = ("worker-1", "worker-2", "worker-3")
 VICTIM = NAMES[-1]
 _START_S = 60.0
 _END_S = 30.0
-# Between two looks at what a worker holds; when both see the same, nothing is under way any more.
-_LOOK_S = 0.05
+# The time between two readings of the messages that a worker holds. Two equal readings mean that no request is pending.
+_READ_EVERY_MS = 50
 _OUTCOMES = frozenset(OutcomeKind)
 
 
 class DemoHeldMessage(NamedTuple):
-    """A message in a worker's hands, and the version under which it is there."""
+    """A message that a worker has claimed, and its version."""
 
-    kind: DemoQueue
+    demo_queue: DemoQueue
     id: MessageId
     version: int
 
 
 @dataclass
-class Seat:
-    """One worker as the view shows it."""
+class DemoWorker:
+    """One worker: the outcomes that it reported, and its death."""
 
     name: str
     pid: int
-    told: Counter[str] = field(default_factory=Counter)
-    # What it held when it died; None: it did not.
-    held: list["DemoHeldMessage"] | None = None
-    is_killed: bool = False
+    outcomes: Counter[str] = field(default_factory=Counter)
+    # The messages that it held when it was killed. None if it was not killed.
+    held_at_death: list["DemoHeldMessage"] | None = None
+    # True once its end is expected.
+    is_ending: bool = False
 
 
 class DemoWorkers(Protocol):
-    seats: list[Seat]
-    is_played: bool
+    """All workers of the demo. `is_simulated` means that they are tasks of this process."""
+
+    all: list[DemoWorker]
+    is_simulated: bool
 
     def check(self) -> None:
-        """Raises if a worker ended that was not told to."""
+        """Raise Unavailable if a worker has ended unexpectedly."""
 
-    async def kill_one(self) -> Seat:
-        """End the last worker without warning, in the middle of messages; what it held stands in its seat."""
+    async def kill_one(self) -> DemoWorker:
+        """Kill the last worker while it holds messages, and note them in its `held_at_death`."""
 
     async def stop(self) -> None:
-        """Let the others finish what they hold."""
+        """Stop the remaining workers, after they have finished the messages that they hold."""
 
 
 async def held_by(hf: holdfast.AsyncHoldfast, owner: str) -> list[DemoHeldMessage]:
+    """Return the messages that a worker holds, in all queues."""
     found: list[DemoHeldMessage] = []
-    for kind in KINDS:
-        page = await hf.queue(kind.queue, tenant=kind.tenant).list(state=State.IN_FLIGHT, limit=1_000)
+    for demo_queue in DEMO_QUEUES:
+        page = await hf.queue(demo_queue.queue, tenant=demo_queue.tenant).list(state=State.IN_FLIGHT, limit=1_000)
         found += [
-            DemoHeldMessage(kind, MessageId(info.snowflake), info.version) for info in page if info.owner == owner
+            DemoHeldMessage(demo_queue, MessageId(info.snowflake), info.version) for info in page if info.owner == owner
         ]
     return found
 
 
 async def is_delivered_again(hf: holdfast.AsyncHoldfast, held: DemoHeldMessage) -> bool:
-    """Whether it was claimed since; a message that is gone was acked by whoever claimed it."""
+    """Return True if the message was claimed again. A message that is gone was claimed and acked by another worker."""
     try:
-        info = await hf.queue(held.kind.queue, tenant=held.kind.tenant).get(held.id)
+        info = await hf.queue(held.demo_queue.queue, tenant=held.demo_queue.tenant).get(held.id)
     except MessageNotFound:
         return True
     return info.version > held.version
 
 
-async def _held_for_good(hf: holdfast.AsyncHoldfast, owner: str) -> list[DemoHeldMessage]:
-    """What a worker that does nothing any more holds, once what it had sent is dealt with."""
+async def _held_when_halted(hf: holdfast.AsyncHoldfast, runtime: Runtime, owner: str) -> list[DemoHeldMessage]:
+    """Return the messages that a halted worker holds, after the requests that it had sent were handled."""
     held = await held_by(hf, owner)
     while True:
-        await asyncio.sleep(_LOOK_S)
+        await _pause(runtime)
         again = await held_by(hf, owner)
         if again == held:
             return held
         held = again
 
 
-async def _kill_in_the_middle(
-    hf: holdfast.AsyncHoldfast, owner: str, halt: Callable[[], Awaitable[None]], go_on: Callable[[], None]
+async def _halt_while_holding(
+    hf: holdfast.AsyncHoldfast,
+    runtime: Runtime,
+    owner: str,
+    halt: Callable[[], Awaitable[None]],
+    resume: Callable[[], None],
 ) -> list[DemoHeldMessage]:
-    """Halt the worker at a moment at which it holds messages."""
+    """Halt and resume a worker until it is halted while it holds messages. Return them."""
     while True:
         await halt()
-        if held := await _held_for_good(hf, owner):
+        if held := await _held_when_halted(hf, runtime, owner):
             return held
-        go_on()
-        await asyncio.sleep(_LOOK_S)
+        resume()
+        await _pause(runtime)
+
+
+async def _pause(runtime: Runtime) -> None:
+    await sleep_until(runtime, runtime.clock.now_ms() + _READ_EVERY_MS)
 
 
 class ProcessDemoWorkers:
-    is_played = False
+    """Workers in processes of their own, one of which is killed with SIGKILL."""
 
-    def __init__(self, hf: holdfast.AsyncHoldfast) -> None:
-        self.seats: list[Seat] = []
+    is_simulated = False
+
+    def __init__(self, hf: holdfast.AsyncHoldfast, runtime: Runtime) -> None:
+        self.all: list[DemoWorker] = []
+        self._runtime = runtime
         self._hf = hf
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._readers: list[asyncio.Task[None]] = []
-        self._last_words: dict[str, deque[str]] = {}
+        self._output: dict[str, deque[str]] = {}
         self._ready = {name: asyncio.Event() for name in NAMES}
 
     async def start(self, url: str, tasks: asyncio.TaskGroup) -> None:
+        """Start the processes, and wait until each is ready. Raise Unavailable if one fails to start."""
         for name in NAMES:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "holdfast.cli.demo.worker_process", url, name),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                # A terminal's Ctrl-C is for us to judge.
+                # In a session of its own, so that a terminal's Ctrl-C reaches only this process.
                 start_new_session=True,
             )
-            seat = Seat(name, process.pid)
-            self.seats.append(seat)
+            worker = DemoWorker(name, process.pid)
+            self.all.append(worker)
             self._processes[name] = process
-            self._last_words[name] = deque(maxlen=20)
-            self._readers.append(tasks.create_task(self._read(seat, process)))
+            self._output[name] = deque(maxlen=20)
+            self._readers.append(tasks.create_task(self._read(worker, process)))
         for name in NAMES:
             try:
                 async with asyncio.timeout(_START_S):
@@ -138,83 +155,89 @@ class ProcessDemoWorkers:
         self.check()
 
     def check(self) -> None:
-        for seat in self.seats:
-            code = self._processes[seat.name].returncode
-            if code is not None and not seat.is_killed:
-                raise Unavailable(f"{seat.name} ended with {code}: {' '.join(self._last_words[seat.name]) or 'silent'}")
+        for worker in self.all:
+            code = self._processes[worker.name].returncode
+            if code is not None and not worker.is_ending:
+                output = " ".join(self._output[worker.name]) or "no output"
+                raise Unavailable(f"{worker.name} exited with {code}: {output}")
 
-    async def kill_one(self) -> Seat:
-        seat = next(each for each in self.seats if each.name == VICTIM)
+    async def kill_one(self) -> DemoWorker:
+        worker = next(each for each in self.all if each.name == VICTIM)
         process = self._processes[VICTIM]
 
         async def halt() -> None:
             process.send_signal(signal.SIGSTOP)
 
-        # Halted first, so that what it holds can be read before it dies with it.
-        held = await _kill_in_the_middle(self._hf, VICTIM, halt, lambda: process.send_signal(signal.SIGCONT))
-        seat.is_killed = True
+        def resume() -> None:
+            process.send_signal(signal.SIGCONT)
+
+        # The process is halted first, so that the messages that it holds can be read before it is killed.
+        held = await _halt_while_holding(self._hf, self._runtime, VICTIM, halt, resume)
+        worker.is_ending = True
         process.kill()
         await process.wait()
-        seat.held = held
-        return seat
+        worker.held_at_death = held
+        return worker
 
     async def stop(self) -> None:
         self.check()
-        left = [self._processes[seat.name] for seat in self.seats if not seat.is_killed]
-        for seat in self.seats:
-            seat.is_killed = True
-        for process in left:
+        remaining = [self._processes[each.name] for each in self.all if not each.is_ending]
+        for worker in self.all:
+            worker.is_ending = True
+        for process in remaining:
             process.terminate()
         try:
             async with asyncio.timeout(_END_S):
-                await asyncio.gather(*(process.wait() for process in left), *self._readers)
+                await asyncio.gather(*(process.wait() for process in remaining), *self._readers)
         except TimeoutError:
             raise Unavailable(f"the workers did not end within {_END_S:g} s") from None
 
-    def abandon(self) -> None:
-        """Whatever happened, no process stays behind."""
+    def kill_all(self) -> None:
+        """Kill the remaining processes."""
         for process in self._processes.values():
             if process.returncode is None:
                 process.kill()
 
-    async def _read(self, seat: Seat, process: asyncio.subprocess.Process) -> None:
+    async def _read(self, worker: DemoWorker, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
-            word = line.decode("utf-8", "replace").strip()
-            if word == STARTED:
-                self._ready[seat.name].set()
-            elif word in _OUTCOMES:
-                seat.told[word] += 1
+            text = line.decode("utf-8", "replace").strip()
+            if text == STARTED:
+                self._ready[worker.name].set()
+            elif text in _OUTCOMES:
+                worker.outcomes[text] += 1
             else:
-                self._last_words[seat.name].append(word)
+                self._output[worker.name].append(text)
         await process.wait()
-        self._ready[seat.name].set()
+        self._ready[worker.name].set()
 
 
 class TaskDemoWorkers:
-    """Workers in this process. The one that dies is a task that is cancelled: it gives nothing back."""
+    """Workers as tasks of this process. The killed one is a cancelled task, which does not release its messages."""
 
-    is_played = True
+    is_simulated = True
 
-    def __init__(self, hf: holdfast.AsyncHoldfast) -> None:
-        self.seats = [Seat(name, os.getpid()) for name in NAMES]
+    def __init__(self, hf: holdfast.AsyncHoldfast, runtime: Runtime) -> None:
+        self.all = [DemoWorker(name, os.getpid()) for name in NAMES]
         self._hf = hf
-        self._workers = [make_worker(hf, seat.name, self._teller(seat)) for seat in self.seats if seat.name != VICTIM]
+        self._runtime = runtime
+        self._workers = [make_worker(hf, each.name, self._counter(each)) for each in self.all if each.name != VICTIM]
         self._serving: list[asyncio.Task[None]] = []
         self._victim: asyncio.Task[None] | None = None
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Start the workers as tasks."""
         self._serving = [tasks.create_task(worker.serve()) for worker in self._workers]
-        self._go_on()
+        self._resume()
 
     def check(self) -> None:
-        """A worker that fails ends the task group, and so the demo."""
+        """Do nothing: a worker that fails ends the task group, and with it the demo."""
 
-    async def kill_one(self) -> Seat:
-        seat = self.seats[-1]
-        seat.held = await _kill_in_the_middle(self._hf, VICTIM, self._halt, self._go_on)
-        seat.is_killed = True
-        return seat
+    async def kill_one(self) -> DemoWorker:
+        worker = self.all[-1]
+        worker.held_at_death = await _halt_while_holding(self._hf, self._runtime, VICTIM, self._halt, self._resume)
+        worker.is_ending = True
+        return worker
 
     async def stop(self) -> None:
         await self._halt()
@@ -222,14 +245,14 @@ class TaskDemoWorkers:
             worker.stop()
         await asyncio.gather(*self._serving)
 
-    def _teller(self, seat: Seat) -> Callable[[str], None]:
-        def tell(word: str) -> None:
-            if word in _OUTCOMES:
-                seat.told[word] += 1
+    def _counter(self, worker: DemoWorker) -> Callable[[str], None]:
+        def count(report: str) -> None:
+            if report in _OUTCOMES:
+                worker.outcomes[report] += 1
 
-        return tell
+        return count
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._victim = asyncio.create_task(self._work())
 
     async def _halt(self) -> None:
@@ -238,37 +261,37 @@ class TaskDemoWorkers:
             await asyncio.wait({self._victim})
 
     async def _work(self) -> None:
-        kind = next(each for each in KINDS if each.queue == "thumbnails")
-        queue = self._hf.queue(kind.queue, tenant=kind.tenant)
-        tell = self._teller(self.seats[-1])
+        thumbnails = next(each for each in DEMO_QUEUES if each.queue == "thumbnails")
+        queue = self._hf.queue(thumbnails.queue, tenant=thumbnails.tenant)
+        count = self._counter(self.all[-1])
         while True:
             for message in await queue.claim(limit=2, wait=1, lease=LEASE_S, owner=VICTIM):
                 try:
                     await handle(message.json(Task), message)
                 except ConnectionError as error:
                     await message.nack(str(error))
-                    tell(OutcomeKind.RETRIED)
+                    count(OutcomeKind.RETRIED)
                 else:
                     await message.ack()
-                    tell(OutcomeKind.SUCCEEDED)
+                    count(OutcomeKind.SUCCEEDED)
 
 
 @asynccontextmanager
-async def crew_of(
-    hf: holdfast.AsyncHoldfast, tasks: asyncio.TaskGroup, *, is_one_process: bool
+async def start_workers(
+    hf: holdfast.AsyncHoldfast, tasks: asyncio.TaskGroup, runtime: Runtime, *, is_one_process: bool
 ) -> AsyncIterator[DemoWorkers]:
-    """Workers at work."""
+    """Start the workers as tasks or as processes. At the end of the block, no process is left."""
     if is_one_process:
-        played = TaskDemoWorkers(hf)
-        await played.start(tasks)
-        yield played
+        simulated = TaskDemoWorkers(hf, runtime)
+        await simulated.start(tasks)
+        yield simulated
         return
-    from holdfast.cli.demo.http_door import door_of
+    from holdfast.cli.demo.http_door import serve_over_http
 
-    async with door_of(hf) as url:
-        crew = ProcessDemoWorkers(hf)
+    async with serve_over_http(hf) as url:
+        workers = ProcessDemoWorkers(hf, runtime)
         try:
-            await crew.start(url, tasks)
-            yield crew
+            await workers.start(url, tasks)
+            yield workers
         finally:
-            crew.abandon()
+            workers.kill_all()

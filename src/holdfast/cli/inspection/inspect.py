@@ -1,4 +1,4 @@
-"""`holdfast inspect`: everything about one message."""
+"""`holdfast inspect`: show one message in full."""
 
 import base64
 from contextlib import suppress
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.failures import printable
-from holdfast.cli.inspection.list import lease_text, shown_state
+from holdfast.cli.inspection.list import describe_lease, describe_state
 from holdfast.cli.inspection.queues import Id, info_row, write_payload_of
 from holdfast.cli.inspection.tail import details_of, event_row
 from holdfast.cli.inspection.timeline import Timeline, timeline_of
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from holdfast.model.names import QueueRef
 
 PREVIEW_BYTES = 16 << 10
-# A look-up has the whole payload or none of it: a larger one is not fetched to show its beginning.
-_MOST_FETCHED_BYTES = 1 << 20
-_MOST_QUEUES = 1_000
+# `get` returns the whole payload or none of it. A larger payload is not fetched only to show its beginning.
+_MAX_FETCHED_BYTES = 1 << 20
+_MAX_QUEUES = 1_000
 _INSTANTS = ("enqueued_at", "visible_at", "claimed_at", "lease_expires_at", "settled_at", "expires_at")
 
 
@@ -33,17 +33,25 @@ def inspect(
     cli: CommandSession,
     id: Id,
     queue: Annotated[
-        str | None, typer.Option("--queue", metavar="QUEUE", help="Default: look through the tenant's queues.")
+        str | None,
+        typer.Option(
+            "--queue", metavar="QUEUE", help="Queue of the message. [default: search all queues of the tenant]"
+        ),
     ] = None,
-    payload: Annotated[bool, typer.Option("--payload", help="Write the whole payload alone, byte for byte.")] = False,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="Write only the payload, whole and byte for byte.")
+    ] = False,
     events: Annotated[
-        int, typer.Option("--events", min=0, help="Maximum number of journal events to look through; 0: none.")
+        int,
+        typer.Option(
+            "--events", min=0, help="Maximum number of journal events to search for the timeline; 0: no timeline."
+        ),
     ] = 20_000,
 ) -> None:
-    """Show everything about one message: its state, who holds it and until when, its payload, and what happened to it.
+    """Show one message in full: its state, lease, payload and timeline.
 
-    The payload is shown up to 16 KiB. The timeline comes from the journal, as far back as that is kept. Exit code 3:
-    there is no such message.
+    The first 16 KiB of the payload are shown. The timeline is read from the journal, as far back as it is kept. Exits
+    with 3 if there is no such message.
 
     ```console
     holdfast inspect 0192f0c1-9a2b-7000-8000-000000000000
@@ -61,7 +69,7 @@ def inspect(
     if cli.output.is_quiet and not cli.output.is_json:
         typer.echo(info.id)
         return
-    whole = found.get(id, payload=True) if payload or info.bytes <= _MOST_FETCHED_BYTES else None
+    whole = found.get(id, payload=True) if payload or info.bytes <= _MAX_FETCHED_BYTES else None
     info = whole or info
     timeline = timeline_of(cli.hf, found.ref.tenant, snowflake, info.enqueued_at, events) if events else None
     row = {"tenant": found.ref.tenant, "queue": found.ref.queue, **info_row(info)}
@@ -75,16 +83,16 @@ def inspect(
 
 
 def _find(cli: CommandSession, snowflake: int, events: int) -> "tuple[holdfast.Queue, Info]":
-    tenant = cli.place.tenant
+    tenant = cli.target.tenant
     names = [each.queue for each in cli.hf.queues(tenant=tenant)]
-    for name in names[:_MOST_QUEUES]:
+    for name in names[:_MAX_QUEUES]:
         queue = cli.hf.queue(name, tenant=tenant)
         with suppress(MessageNotFound, QueueNotFound):
             return queue, queue.get(snowflake)
-    if len(names) > _MOST_QUEUES:
+    if len(names) > _MAX_QUEUES:
         raise MessageNotFound(
-            f"message {to_uuid(snowflake)} is not in the first {_MOST_QUEUES:,} of {len(names):,} queues of tenant "
-            f"{tenant}: name its queue with --queue"
+            f"message {to_uuid(snowflake)} is not in the first {_MAX_QUEUES:,} of {len(names):,} queues of tenant "
+            f"{tenant}: give its queue with --queue"
         )
     raise MessageNotFound(
         f"no queue of tenant {tenant} has message {to_uuid(snowflake)}{_last_seen(cli, snowflake, events)}"
@@ -92,9 +100,9 @@ def _find(cli: CommandSession, snowflake: int, events: int) -> "tuple[holdfast.Q
 
 
 def _last_seen(cli: CommandSession, snowflake: int, events: int) -> str:
-    """Say how a message ended that is no longer stored, if the journal still has it. Its id tells its time."""
+    """Describe the last event of a removed message, if the journal has it. The id contains the time of the enqueue."""
     enqueued_at = (snowflake >> 22) + EPOCH_MS
-    seen = timeline_of(cli.hf, cli.place.tenant, snowflake, enqueued_at, events).events if events else []
+    seen = timeline_of(cli.hf, cli.target.tenant, snowflake, enqueued_at, events).events if events else []
     if not seen:
         return ""
     last = seen[-1]
@@ -105,25 +113,25 @@ def _last_seen(cli: CommandSession, snowflake: int, events: int) -> str:
 
 
 def _for_people(row: dict[str, Any], info: "Info", now_ms: int) -> dict[str, Any]:
-    shown = {**row, "state": shown_state(info, now_ms)}
+    shown = {**row, "state": describe_state(info, now_ms)}
     for key in _INSTANTS:
         if row[key] is not None:
             shown[key] = f"{instant(row[key])} ({relative(row[key], now_ms)})"
     if info.lease_expires_at is not None:
-        shown["lease_expires_at"] = f"{instant(info.lease_expires_at)} ({lease_text(info, now_ms)})"
+        shown["lease_expires_at"] = f"{instant(info.lease_expires_at)} ({describe_lease(info, now_ms)})"
     return shown
 
 
 def _show_payload(info: "Info", whole: "Info | None") -> None:
     if whole is None or whole.payload is None:
-        typer.echo(f"\npayload: {size(info.bytes)}, not shown; --payload writes it")
+        typer.echo(f"\npayload: {size(info.bytes)}, not shown; write it with --payload")
         return
     text = _text_of(whole.payload)
     if text is None:
-        typer.echo(f"\npayload: {len(whole.payload):,} bytes that are not text; --payload writes them")
+        typer.echo(f"\npayload: {len(whole.payload):,} bytes that are not text; write them with --payload")
         return
     cut = len(whole.payload) - PREVIEW_BYTES
-    typer.echo(f"\npayload{f' (the first {size(PREVIEW_BYTES)}; --payload writes all)' if cut > 0 else ''}:")
+    typer.echo(f"\npayload{f' (the first {size(PREVIEW_BYTES)}; write all of it with --payload)' if cut > 0 else ''}:")
     for line in text.splitlines() or [""]:
         typer.echo(f"  {printable(line)}")
 
@@ -139,14 +147,14 @@ def _show_timeline(timeline: Timeline | None, ref: "QueueRef") -> None:
     if timeline.gap is not None:
         typer.echo(f"  {printable(timeline.gap)}")
     elif not timeline.events:
-        typer.echo("  the journal keeps no events of this message")
+        typer.echo("  the journal has no events of this message")
 
 
 # --- For programs --------------------------------------------------------------------------------------------------
 
 
 def _payload_fields(whole: "Info | None", *, is_cut: bool) -> dict[str, Any]:
-    """Return the payload as on the wire if it is at most 16 KiB, or with `--payload`; otherwise a preview field."""
+    """Return the payload's field as in the HTTP API if it is not cut or at most 16 KiB, otherwise a preview field."""
     if whole is None or whole.payload is None:
         return {}
     if not is_cut or len(whole.payload) <= PREVIEW_BYTES:
@@ -163,7 +171,7 @@ def _timeline_fields(timeline: Timeline | None) -> dict[str, Any]:
 
 
 def _text_of(payload: bytes) -> str | None:
-    """Return the beginning of a text, None if it is not one. A character cut in two at the end is left out."""
+    """Return the beginning of a text, or None for other bytes. A character that is cut at the end is left out."""
     head = payload[:PREVIEW_BYTES]
     try:
         return head.decode()

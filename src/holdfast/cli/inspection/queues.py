@@ -1,4 +1,4 @@
-"""Commands that look and change nothing: `stats`, `queues`, `tenants`, `peek`, `get`."""
+"""`stats`, `queues`, `tenants`, `peek` and `get`; and the rows in which other commands show messages."""
 
 import sys
 from collections.abc import Iterator
@@ -13,19 +13,24 @@ from holdfast.cli.session import CommandSession, QueueName
 if TYPE_CHECKING:
     from holdfast.model.answers import Info, Page
 
-# Messages asked for at a time.
+# Messages per request.
 PAGE = 1_000
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="A message's id, in either spelling.", show_default=False)]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the message: UUID or snowflake.", show_default=False)]
 OptionalQueue = Annotated[
-    str | None, typer.Argument(metavar="[QUEUE]", help="Left out: all queues of the tenant.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="[QUEUE]",
+        help="Name of the queue, or TENANT/QUEUE. Without it, the counts of the whole tenant are shown.",
+        show_default=False,
+    ),
 ]
 
 
 def stats(cli: CommandSession, queue: OptionalQueue = None) -> None:
-    """What is ready, delayed, in flight and failed: exact counts of a queue, or of a tenant."""
+    """Show the exact message counts of a queue, or of a tenant."""
     if queue is None:
-        tenant = cli.hf.tenant(cli.place.tenant)
+        tenant = cli.hf.tenant(cli.target.tenant)
         cli.output.record({"tenant": tenant.name, **msgspec.to_builtins(tenant.stats())})
         return
     found = cli.queue(queue)
@@ -33,12 +38,13 @@ def stats(cli: CommandSession, queue: OptionalQueue = None) -> None:
 
 
 def queues(cli: CommandSession) -> None:
-    """The tenant's queues with their counts."""
-    found = cli.hf.queues(tenant=cli.place.tenant)
-    cli.output.rows(map(queue_row, found), empty=f"tenant {cli.place.tenant} has no queues")
+    """List the tenant's queues with their message counts."""
+    found = cli.hf.queues(tenant=cli.target.tenant)
+    cli.output.rows(map(queue_row, found), empty=f"tenant {cli.target.tenant} has no queues")
 
 
 def queue_row(summary: Any) -> dict[str, Any]:
+    """Return a queue's counts as a row that begins with its name."""
     fields = msgspec.to_builtins(summary)
     return {"queue": fields.pop("queue"), **fields}
 
@@ -46,14 +52,21 @@ def queue_row(summary: Any) -> dict[str, Any]:
 def tenants(
     cli: CommandSession,
     name: Annotated[
-        str | None, typer.Argument(metavar="[TENANT]", help="One tenant, with its counts.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[TENANT]", help="Name of a tenant. Without it, all tenants are listed.", show_default=False
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FIELD=VALUE]...", help="weight=2, quotas.max_messages=100000, …", show_default=False),
+        typer.Argument(
+            metavar="[FIELD=VALUE]...",
+            help="Fields to change, such as weight=2 or quotas.max_messages=100000.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """The tenants with their limits and quotas; or one of them, to see or to change.
+    """List tenants; show or change one tenant's limits and quotas.
 
     ```console
     holdfast tenants acme quotas.max_messages=100000 limits.write_ops_per_s=500
@@ -62,10 +75,10 @@ def tenants(
     if name is None:
         cli.output.rows(map(_tenant_row, cli.hf.tenants()), empty="no tenants")
         return
-    from holdfast.cli.operator.queues import changes_of
+    from holdfast.cli.operator.queues import parse_changes
 
     found = cli.hf.tenant(name)
-    config = found.set(**changes_of(changes)) if changes else found.get()
+    config = found.set(**parse_changes(changes)) if changes else found.get()
     cli.output.record(
         {"tenant": found.name, **msgspec.to_builtins(config), "stats": msgspec.to_builtins(found.stats())}
     )
@@ -79,9 +92,9 @@ def _tenant_row(summary: Any) -> dict[str, Any]:
 def peek(
     cli: CommandSession,
     queue: QueueName,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 5,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of messages.")] = 5,
 ) -> None:
-    """What would be claimed next, with payloads. Nothing is leased."""
+    """Show the next messages of a queue with their payloads, without claiming them."""
     cli.output.rows((_peek_row(cli, each) for each in cli.queue(queue).peek(limit)), empty="nothing is ready")
 
 
@@ -101,6 +114,7 @@ def _peek_row(cli: CommandSession, info: "Info") -> dict[str, Any]:
 
 
 def with_payload(cli: CommandSession, row: dict[str, Any], info: "Info") -> dict[str, Any]:
+    """Add the payload to a row: whole in JSON, otherwise its beginning."""
     if cli.output.is_json:
         return {**row, **payload_fields(info.payload, is_json=info.is_json)}
     return {**row, "payload": preview(info.payload)}
@@ -110,9 +124,12 @@ def get(
     cli: CommandSession,
     queue: QueueName,
     id: Id,
-    payload: Annotated[bool, typer.Option("--payload", help="Write the payload alone, byte for byte.")] = False,
+    payload: Annotated[bool, typer.Option("--payload", help="Write only the payload, byte for byte.")] = False,
 ) -> None:
-    """One message, in whatever state it is. Exit code 3: there is none."""
+    """Show one message of a queue, whatever its state.
+
+    Exits with 3 if there is no such message.
+    """
     info = cli.queue(queue).get(id, payload=True)
     if payload and not cli.output.is_json:
         write_payload_of(info)
@@ -121,12 +138,13 @@ def get(
 
 
 def write_payload_of(info: "Info") -> None:
+    """Write a message's payload to stdout, byte for byte."""
     sys.stdout.buffer.write(info.payload or b"")
     sys.stdout.buffer.flush()
 
 
 def info_row(info: "Info") -> dict[str, Any]:
-    """Everything that is known of a message, but for its payload."""
+    """Return all fields of a message except its payload."""
     fields: dict[str, Any] = msgspec.to_builtins(info, builtin_types=(bytes,))
     for name in ("payload", "is_json"):
         fields.pop(name)

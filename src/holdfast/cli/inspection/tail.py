@@ -1,6 +1,5 @@
-"""`holdfast tail`: the journal as it grows, one line an event."""
+"""`holdfast tail`: print the events of the journal as they happen."""
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from holdfast.cli.failures import complain, printable
+from holdfast.cli.failures import print_error, printable
 from holdfast.cli.output import duration, echo_json
 from holdfast.cli.session import CommandSession
+from holdfast.clock import sleep
 from holdfast.model.errors import InvalidArgument, Throttled, Unavailable
 from holdfast.model.events import Event, JournalEvent
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 PAGE = 1_000
 _POLL_S = 0.25
-_AWAY_S = 1.0
-# Beyond any journal's end.
-_FAR = 1 << 60
+_RETRY_S = 1.0
+# Larger than any position in a journal.
+_MAX_POSITION = 1 << 60
 
 _STYLES = {
     Event.ENQUEUED: "cyan",
@@ -41,20 +41,20 @@ _STYLES = {
 def tail(
     cli: CommandSession,
     queue: Annotated[
-        list[str] | None, typer.Option("--queue", metavar="QUEUE", help="Of it alone; several times for several.")
+        list[str] | None, typer.Option("--queue", metavar="QUEUE", help="Only events of this queue. Repeatable.")
     ] = None,
     event: Annotated[
-        list[Event] | None, typer.Option("--event", "-e", help="Of this kind; several times for several.")
+        list[Event] | None, typer.Option("--event", "-e", help="Only events of this kind. Repeatable.")
     ] = None,
-    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Begin with so many of the last events.")] = 10,
-    everything: Annotated[bool, typer.Option("--all", help="Begin with the oldest event that is kept.")] = False,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for more.")] = True,
+    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Begin with this many of the last events.")] = 10,
+    everything: Annotated[bool, typer.Option("--all", help="Begin with the oldest event in the journal.")] = False,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for more events.")] = True,
 ) -> None:
-    """Follow what happens to messages, event by event.
+    """Print the events of messages as they happen.
 
-    With --tenant, of that tenant alone; an operator without it sees all tenants.
+    With --tenant, only that tenant's events are printed. Without it, an operator sees all tenants.
     """
-    tenant = None if cli.place.origin("tenant") == "default" else cli.place.tenant
+    tenant = None if cli.target.origin("tenant") == "default" else cli.target.tenant
     refs = {cli.ref(each) for each in queue or ()}
     kinds = set(event or ())
 
@@ -62,7 +62,7 @@ def tail(
         return (not refs or (each.tenant, each.queue) in refs) and (not kinds or each.event in kinds)
 
     for ref in sorted(refs):
-        cli.tell_if_missing(ref, is_waiting=False)
+        cli.warn_if_missing(ref, is_waiting=False)
     position = None if everything else start_of(cli.hf, last, tenant)
     for page in pages(cli.hf, position, tenant, follow=follow):
         show(cli, [each for each in page if is_wanted(each)])
@@ -71,48 +71,49 @@ def tail(
 def pages(
     hf: "holdfast.Holdfast", position: str | None, tenant: str | None, *, follow: bool
 ) -> Iterator[list[JournalEvent]]:
-    pause = threading.Event()
-    is_away = False
+    """Yield the journal's pages after a position. With `follow`, wait for more, and retry if it is unavailable."""
+    is_unavailable = False
     while True:
         try:
             page = hf.journal(position, PAGE, tenant=tenant)
         except (Unavailable, Throttled) as error:
             if not follow:
                 raise
-            if not is_away:
-                complain(f"{error.message} It is asked again until it answers.")
-            is_away = True
-            pause.wait(_AWAY_S)
+            if not is_unavailable:
+                print_error(f"{error.message} Retrying every {_RETRY_S:g} s.")
+            is_unavailable = True
+            sleep(_RETRY_S)
             continue
-        is_away = False
+        is_unavailable = False
         position = page.next or position
         if page:
             yield page
         elif follow:
-            pause.wait(_POLL_S)
+            sleep(_POLL_S)
         else:
             return
 
 
 def start_of(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | None:
-    """The position before the last so many events."""
+    """Return the position before the last `last` events, or None if that is the beginning of the journal."""
     position = hf.journal(None, 1, tenant=tenant).next
-    # Of several databases it is not one number; of an object store it is, with gaps, and none that is small.
+    # With several databases a position is not one number. In an object store it is, but not every number is a position.
     if position.isdigit():
         with suppress(InvalidArgument):
-            return str(max(0, halve(hf, tenant, bool) - last))
-    return _walk(hf, last, tenant)
+            return str(max(0, bisect_journal(hf, tenant, bool) - last))
+    return _read_to_end(hf, last, tenant)
 
 
-def halve(
+def bisect_journal(
     hf: "holdfast.Holdfast", tenant: str | None, is_before: Callable[["JournalEvents"], bool], low: int = 0
 ) -> int:
-    """Return the first position from `low` on for which `is_before`, given the next event behind it, is false.
+    """Find by bisection the first position from `low` for which `is_before`, given the event after it, is false.
 
-    Positions rise with the events, so a few dozen looks are enough. Reading a week of events would take too long.
+    Positions increase with the events, so a few dozen requests are enough. Reading a week of events would take too
+    long.
     """
     high = low * 2 or 1
-    while high < _FAR and is_before(hf.journal(str(high), 1, tenant=tenant)):
+    while high < _MAX_POSITION and is_before(hf.journal(str(high), 1, tenant=tenant)):
         low, high = high, high * 2
     while low < high:
         middle = (low + high) // 2
@@ -123,22 +124,23 @@ def halve(
     return low
 
 
-def _walk(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | None:
-    # Where each of the latest pages begins, and how many events are on it: as few as hold the last so many.
-    begun: deque[tuple[str | None, int]] = deque()
-    held, position = 0, None
+def _read_to_end(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | None:
+    # The start and the length of the latest pages: only as many pages as contain the last events.
+    pages_read: deque[tuple[str | None, int]] = deque()
+    length, position = 0, None
     while page := hf.journal(position, PAGE, tenant=tenant):
-        begun.append((position, len(page)))
-        held, position = held + len(page), page.next
-        while begun and held - begun[0][1] >= last:
-            held -= begun.popleft()[1]
-    if not begun:
+        pages_read.append((position, len(page)))
+        length, position = length + len(page), page.next
+        while pages_read and length - pages_read[0][1] >= last:
+            length -= pages_read.popleft()[1]
+    if not pages_read:
         return position
-    start = begun[0][0]
-    return hf.journal(start, held - last, tenant=tenant).next if held > last else start
+    start = pages_read[0][0]
+    return hf.journal(start, length - last, tenant=tenant).next if length > last else start
 
 
 def show(cli: CommandSession, events: Iterable[JournalEvent]) -> None:
+    """Print events, one per line."""
     for each in events:
         if cli.output.is_json:
             echo_json(event_row(each))
@@ -153,6 +155,7 @@ def show(cli: CommandSession, events: Iterable[JournalEvent]) -> None:
 
 
 def event_row(event: JournalEvent) -> dict[str, Any]:
+    """Return an event as the row for `--json`."""
     fields: dict[str, Any] = msgspec.to_builtins(event)
     for name in ("snowflake", "given_correlation_id"):
         fields.pop(name, None)
@@ -160,14 +163,15 @@ def event_row(event: JournalEvent) -> dict[str, Any]:
 
 
 def line_of(event: JournalEvent) -> str:
+    """Format an event as a line for people."""
     at = datetime.fromtimestamp(event.at / 1_000).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    place = f"{event.tenant}/{event.queue}"
-    text = f"{at}  {event.event:<9}  {place:<24}  {event.id}  attempt {event.attempt}  {details_of(event)}"
+    queue = f"{event.tenant}/{event.queue}"
+    text = f"{at}  {event.event:<9}  {queue:<24}  {event.id}  attempt {event.attempt}  {details_of(event)}"
     return printable(text).rstrip()
 
 
 def details_of(event: JournalEvent) -> str:
-    """Return how long it took, and why it happened, where the event says so."""
+    """Describe how long the message waited or was worked on, and the reason and error of the event."""
     details = []
     if event.event is Event.CLAIMED:
         details.append(f"waited {duration(max(0, event.at - event.enqueued_at))}")

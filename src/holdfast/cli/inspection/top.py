@@ -1,4 +1,4 @@
-"""`holdfast top`: every queue, live."""
+"""`holdfast top`: show all queues live."""
 
 import select
 import sys
@@ -12,7 +12,7 @@ import typer
 from holdfast.cli.inspection.tail import start_of
 from holdfast.cli.output import table_of
 from holdfast.cli.session import CommandSession
-from holdfast.clock import steady_s
+from holdfast.clock import sleep, steady_s
 from holdfast.model.answers import QueueSummary
 from holdfast.model.errors import Forbidden
 from holdfast.model.events import Event
@@ -20,16 +20,16 @@ from holdfast.model.events import Event
 if TYPE_CHECKING:
     import holdfast
 
-# Beyond so many pages of events between two looks the rates are no longer counted to the end.
-_MOST_PAGES = 50
+# The maximum number of pages that are counted for one frame. Later events are skipped.
+_MAX_PAGES = 50
 _PAGE = 1_000
-_ROWS = 200
+_MAX_ROWS = 200
 
 _Key = tuple[str, str, Event]
 
 
 class Rates:
-    """Events of each queue a second, read off the journal."""
+    """Events per second of each queue, counted in the journal."""
 
     def __init__(self, hf: "holdfast.Holdfast", tenant: str | None) -> None:
         self._hf = hf
@@ -38,8 +38,9 @@ class Rates:
         self._at = steady_s()
 
     def take(self) -> dict[_Key, float]:
+        """Return the rates since the previous call."""
         seen: Counter[_Key] = Counter()
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = self._hf.journal(self._position, _PAGE, tenant=self._tenant)
             self._position = page.next or self._position
             seen.update((each.tenant, each.queue, each.event) for each in page)
@@ -54,23 +55,23 @@ class Rates:
 
 def top(
     cli: CommandSession,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0.1, max=3_600, help="Seconds between looks.")
+        float, typer.Option("--interval", "-i", min=0.1, max=3_600, help="Seconds between frames.")
     ] = 1.0,
 ) -> None:
-    """The queues live: what is ready, delayed, in flight and failed, how old, and how fast. q ends it.
+    """Show all queues live, with message counts, ages and rates. Press q to quit.
 
-    With --tenant, of that tenant alone; an operator without it sees all tenants.
+    With --tenant, only that tenant's queues are shown. Without it, an operator sees all tenants.
     """
-    tenant = None if cli.place.origin("tenant") == "default" else cli.place.tenant
-    tenant = _visible(cli, tenant)
+    tenant = None if cli.target.origin("tenant") == "default" else cli.target.tenant
+    tenant = _visible_tenant(cli, tenant)
     rates = Rates(cli.hf, tenant)
     output = cli.output
     is_live = output.is_terminal and not (once or output.is_json or output.is_quiet)
     if not is_live:
         while True:
-            _wait(interval)
+            sleep(interval)
             output.rows(frame(cli.hf, tenant, rates), empty="no queues")
             sys.stdout.flush()
             if once or not output.is_json:
@@ -82,18 +83,18 @@ def _live(cli: CommandSession, tenant: str | None, rates: Rates, interval: float
     from rich.live import Live
     from rich.text import Text
 
-    with _keys() as pressed, Live(console=cli.output.console, screen=True, auto_refresh=False) as live:
+    with _keyboard() as read_key, Live(console=cli.output.console, screen=True, auto_refresh=False) as live:
         while True:
             rows = frame(cli.hf, tenant, rates)
-            title = f"{cli.place.url}   {len(rows):,} queues   q ends"
-            shown = table_of(rows[:_ROWS], title=title) if rows else Text(f"{title}\n\nno queues yet")
+            title = f"{cli.target.url}   {len(rows):,} queues   q quits"
+            shown = table_of(rows[:_MAX_ROWS], title=title) if rows else Text(f"{title}\n\nno queues yet")
             live.update(shown, refresh=True)
-            if pressed(interval) in ("q", "Q", "\x03", "\x1b"):
+            if read_key(interval) in ("q", "Q", "\x03", "\x1b"):
                 return
 
 
 def frame(hf: "holdfast.Holdfast", tenant: str | None, rates: Rates) -> list[dict[str, Any]]:
-    """A row for each queue, those with the most work first."""
+    """Return a row for each queue, those with the most ready and in-flight messages first."""
     taken = rates.take()
     names = [tenant] if tenant is not None else [each.tenant for each in hf.tenants()]
     rows = [_row(name, each, taken) for name in names for each in hf.queues(tenant=name)]
@@ -118,29 +119,26 @@ def _row(tenant: str, each: QueueSummary, rates: dict[_Key, float]) -> dict[str,
     }
 
 
-def _visible(cli: CommandSession, tenant: str | None) -> str | None:
-    """None for an operator, who sees all; anybody else sees the own tenant."""
+def _visible_tenant(cli: CommandSession, tenant: str | None) -> str | None:
+    """Return None for an operator without --tenant, who sees all tenants, and otherwise the caller's tenant."""
     if tenant is None:
         try:
             cli.hf.tenants()
         except Forbidden:
-            return cli.place.tenant
+            return cli.target.tenant
     return tenant
 
 
-def _wait(seconds: float) -> None:
-    import threading
-
-    threading.Event().wait(seconds)
-
-
 @contextmanager
-def _keys() -> Iterator[Any]:
-    """A function that waits for a key so long, and answers it, or nothing; the terminal is as before afterwards."""
+def _keyboard() -> Iterator[Any]:
+    """Yield a function that waits some seconds for a key and returns it, or an empty string.
+
+    The terminal's settings are restored at the end.
+    """
     if not sys.stdin.isatty():
 
         def wait(seconds: float) -> str:
-            _wait(seconds)
+            sleep(seconds)
             return ""
 
         yield wait
@@ -151,11 +149,11 @@ def _keys() -> Iterator[Any]:
     file = sys.stdin.fileno()
     before = termios.tcgetattr(file)
 
-    def pressed(seconds: float) -> str:
+    def read_key(seconds: float) -> str:
         return sys.stdin.read(1) if select.select([file], [], [], seconds)[0] else ""
 
     try:
         tty.setcbreak(file)
-        yield pressed
+        yield read_key
     finally:
         termios.tcsetattr(file, termios.TCSADRAIN, before)

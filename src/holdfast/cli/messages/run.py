@@ -1,4 +1,4 @@
-"""`holdfast run`: a program for each message, with a worker around it."""
+"""`holdfast run`: a worker that runs a program for each message."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ import typer
 
 from holdfast.cli.failures import TRY_AGAIN, Usage
 from holdfast.cli.messages.shell_variables import new_payload_file, variables_of
-from holdfast.cli.messages.worker import say_log
+from holdfast.cli.messages.worker import print_log
 from holdfast.cli.output import duration as duration_text
 from holdfast.cli.output import echo_json
 from holdfast.cli.session import CommandSession, QueueName, duration
@@ -26,12 +26,12 @@ from holdfast.clock import SystemClock
 from holdfast.model.errors import QueueNotFound, StoreUnavailable, Throttled, Unavailable
 from holdfast.worker.outcomes import Defer, Outcome, OutcomeKind, Retry
 
-# A child that is told to end and does not is killed after so long.
+# A program that does not end within this time after SIGTERM is killed.
 _KILL_AFTER_S = 2.0
-# What is kept of stderr for the error; the rest has gone past.
-_LINES, _LINE = 20, 500
-# A grandchild may keep stderr open long after the child has ended.
-_LAST_WORDS_S = 0.5
+# The end of stderr that becomes the error: lines, and characters per line. All of stderr is passed on.
+_ERROR_LINES, _ERROR_LINE_LENGTH = 20, 500
+# How long to read stderr after the program has ended: a grandchild may keep it open much longer.
+_STDERR_GRACE_S = 0.5
 _PLACEHOLDER = "{}"
 
 
@@ -40,30 +40,47 @@ def run(
     queue: QueueName,
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND [ARG]...", help="{} among its arguments is the payload's file."),
+        typer.Argument(
+            metavar="-- COMMAND [ARG]...",
+            help="Program to run. An argument {} is replaced by the path of the payload's file.",
+        ),
     ],
-    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, max=1_000, help="So many at once.")] = 1,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", min=1, max=1_000, help="Maximum number of programs at once.")
+    ] = 1,
     lease: Annotated[
-        str, typer.Option("--lease", "--visibility", "-l", metavar="DURATION", help="Renewed while the program runs.")
+        str,
+        typer.Option(
+            "--lease",
+            "--visibility",
+            "-l",
+            metavar="DURATION",
+            help="Lease of each message, renewed while the program runs.",
+        ),
     ] = "30s",
     timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="A program that runs longer is ended; 0: never.")
+        str, typer.Option(metavar="DURATION", help="End a program that runs longer than this; 0: never.")
     ] = "5m",
     grace: Annotated[
-        str, typer.Option(metavar="DURATION", help="Told to stop, wait so long for the programs that run.")
+        str, typer.Option(metavar="DURATION", help="How long to wait for running programs when stopping.")
     ] = "30s",
     later: Annotated[
-        str, typer.Option(metavar="DURATION", help="After exit code 75 the message comes back so much later.")
+        str, typer.Option(metavar="DURATION", help="Delay of a message whose program exits with 75.")
     ] = "30s",
-    retries: Annotated[int | None, typer.Option(min=0, help="Instead of the queue's.")] = None,
-    owner: Annotated[str | None, typer.Option(help="Who has the messages, for whoever looks.")] = None,
-    stateful: Annotated[bool, typer.Option("--stateful", help="With the ETag of the message's state.")] = False,
+    retries: Annotated[
+        int | None, typer.Option(min=0, help="Maximum number of retries. [default: the queue's]")
+    ] = None,
+    owner: Annotated[str | None, typer.Option(help="Name of the holder, shown by `list` and `inspect`.")] = None,
+    stateful: Annotated[
+        bool, typer.Option("--stateful", help="Pass each message's state document and its ETag to the program.")
+    ] = False,
 ) -> None:
-    """Run a program for each message, until SIGTERM or Ctrl-C.
+    """Run a program for each message until SIGTERM or Ctrl-C.
 
-    The payload is its standard input, and a file; the HOLDFAST_QUEUE_* variables are those of `dequeue`. Exit code 0
-    acks the message. 75 means later: it comes back and uses up no retry. Any other code nacks it, with the last lines
-    of stderr as the error. The lease is renewed meanwhile; a program whose lease is lost is ended.
+    The program reads the payload from standard input or from a file, and has the same HOLDFAST_QUEUE_* variables as
+    `dequeue` sets. Exit code 0 acks the message. Exit code 75 returns it for later without using up a retry. Any other
+    exit code nacks it, with the last lines of stderr as the error. The lease is renewed while the program runs; if the
+    lease is lost, the program is ended.
 
     ```console
     holdfast run thumbnails --concurrency 4 -- ./resize.sh {}
@@ -72,18 +89,17 @@ def run(
     import holdfast
 
     if shutil.which(command[0]) is None:
-        raise Usage(f"{command[0]!r} is not a program here: give one that can be run, after --")
+        raise Usage(f"{command[0]!r} is not an executable program: give one after --")
     ref = cli.ref(queue)
-    place = cli.place
-    _check_welcome(cli, queue)
-    settings = {"token": place.token} if place.is_remote else dict(place.store)
-    worker = holdfast.Worker(place.url, owner=owner, grace=duration(grace) or 0, **settings)
+    target = cli.target
+    _check_access(cli, queue)
+    worker = holdfast.Worker(target.url, owner=owner, grace=duration(grace) or 0, **target.open_settings())
     limit = duration(timeout)
     with tempfile.TemporaryDirectory(prefix="holdfast-run-") as directory:
         program = Program(
             command,
             directory,
-            {"HOLDFAST_URL": place.url} if place.is_remote else {},
+            {"HOLDFAST_URL": target.url} if target.is_remote else {},
             later=duration(later) or 0,
             with_state=stateful,
         )
@@ -97,23 +113,25 @@ def run(
             state=stateful,
             stream=True,
         )(program.handle)
-        worker.after(lambda message, outcome: _tell(cli, message, outcome))
-        say_log(is_quiet=cli.output.is_quiet, tells_messages=False)
-        cli.output.note(f"running {command[0]} for each message of {ref}; Ctrl-C ends it")
+        worker.after(lambda message, outcome: _report(cli, message, outcome))
+        print_log(is_quiet=cli.output.is_quiet, shows_messages=False)
+        cli.output.note(f"running {command[0]} for each message of {ref}; stop with Ctrl-C")
         worker.run()
 
 
-def _check_welcome(cli: CommandSession, queue: str) -> None:
-    """What can never succeed is said now. A server that is away comes back: the worker waits for it."""
-    if not cli.place.is_remote:
-        if cli.place.is_directory and not Path(cli.place.url).exists():
-            raise QueueNotFound(f"there is no store at {cli.place.url}: check the path")
+def _check_access(cli: CommandSession, queue: str) -> None:
+    """Raise errors that would never go away. A server that cannot be reached is no error: the worker waits for it."""
+    if not cli.target.is_remote:
+        if cli.target.is_directory and not Path(cli.target.url).exists():
+            raise QueueNotFound(f"there is no store at {cli.target.url}: check the path")
         return
     with suppress(QueueNotFound, Unavailable, Throttled):
         cli.queue(queue).stats()
 
 
 class Program:
+    """A command line that is run for each message."""
+
     def __init__(
         self,
         command: list[str],
@@ -130,23 +148,24 @@ class Program:
         self._with_state = with_state
 
     async def handle(self, message: Message) -> None:
+        """Run the program. Raise Defer or Retry unless it exits with 0."""
         try:
             code, error = await self._run(message)
         except OSError as cause:
-            # The program is gone, or the disk full: not the message's fault.
+            # The program was removed, or the disk is full: no failure of the message.
             raise Defer(self._later, f"{self._command[0]} could not be run: {cause.strerror or cause}") from None
         except StoreUnavailable as cause:
             raise Defer(self._later, f"the payload could not be read: {cause.message}") from None
         if code == TRY_AGAIN:
             raise Defer(self._later, error or None)
         if code:
-            raise Retry(f"{_ending(code)}{': ' if error else ''}{error}")
+            raise Retry(f"{_describe_exit(code)}{': ' if error else ''}{error}")
 
     async def _run(self, message: Message) -> tuple[int, str]:
-        with self._file_of(message) as (file, path):
+        with self._payload_file(message) as (file, path):
             await message.write_to(file)
             file.flush()
-            with _opened(path) as payload:
+            with _open(path) as payload:
                 return await self._run_on(message, path, payload)
 
     async def _run_on(self, message: Message, path: str, payload: BinaryIO) -> tuple[int, str]:
@@ -156,13 +175,14 @@ class Program:
             stdin=payload,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, **self._environment, **variables},
-            # A group of its own: a terminal's Ctrl-C is for us to judge, and ending it ends what it has started.
+            # In a session of its own: a terminal's Ctrl-C reaches only this process, and ending the group ends the
+            # program's own children too.
             start_new_session=True,
         )
-        return await self._attend(child)
+        return await self._wait_for(child)
 
     @contextmanager
-    def _file_of(self, message: Message) -> Iterator[tuple[BinaryIO, str]]:
+    def _payload_file(self, message: Message) -> Iterator[tuple[BinaryIO, str]]:
         handle, path = new_payload_file(message, self._directory)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -170,42 +190,42 @@ class Program:
         finally:
             Path(path).unlink(missing_ok=True)
 
-    async def _attend(self, child: asyncio.subprocess.Process) -> tuple[int, str]:
-        said: deque[str] = deque(maxlen=_LINES)
-        listening = asyncio.create_task(_listen(child, said))
+    async def _wait_for(self, child: asyncio.subprocess.Process) -> tuple[int, str]:
+        error_lines: deque[str] = deque(maxlen=_ERROR_LINES)
+        reading = asyncio.create_task(_pass_on_stderr(child, error_lines))
         try:
             code = await child.wait()
-            await asyncio.wait({listening}, timeout=_LAST_WORDS_S)
+            await asyncio.wait({reading}, timeout=_STDERR_GRACE_S)
         except asyncio.CancelledError:
             await _end(child)
             raise
         finally:
-            listening.cancel()
-        return code, "\n".join(said)
+            reading.cancel()
+        return code, "\n".join(error_lines)
 
 
-def _opened(path: str) -> BinaryIO:
+def _open(path: str) -> BinaryIO:
     return open(path, "rb")
 
 
-async def _listen(child: asyncio.subprocess.Process, said: deque[str]) -> None:
-    """Pass stderr on as it comes, and keep its end."""
+async def _pass_on_stderr(child: asyncio.subprocess.Process, error_lines: deque[str]) -> None:
+    """Copy the program's stderr to ours line by line, and keep the last lines."""
     assert child.stderr is not None
     while True:
         try:
             line = await child.stderr.readline()
-        except ValueError:  # a line longer than the reader's buffer, which is dropped
+        except ValueError:  # the line is longer than the reader's buffer, and is dropped
             continue
         if not line:
             return
         sys.stderr.buffer.write(line)
         sys.stderr.buffer.flush()
         if text := line.decode("utf-8", "replace").strip():
-            said.append(text[:_LINE])
+            error_lines.append(text[:_ERROR_LINE_LENGTH])
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """With everything it started. Told twice to end, it is not waited for."""
+    """End the program and its children: SIGTERM, then SIGKILL after 2 s, or at once if this task is cancelled again."""
     try:
         _signal(child, signal.SIGTERM)
         async with asyncio.timeout(_KILL_AFTER_S):
@@ -221,7 +241,7 @@ def _signal(child: asyncio.subprocess.Process, number: int) -> None:
         os.killpg(child.pid, number)
 
 
-def _ending(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -230,10 +250,10 @@ def _ending(code: int) -> str:
         return f"ended by signal {-code}"
 
 
-# --- Telling of it -------------------------------------------------------------------------------------------------
+# --- Reports -------------------------------------------------------------------------------------------------------
 
 
-def _tell(cli: CommandSession, message: Message, outcome: Outcome) -> None:
+def _report(cli: CommandSession, message: Message, outcome: Outcome) -> None:
     row: dict[str, Any] = {
         "id": str(message.id),
         "outcome": str(outcome.kind),
@@ -248,8 +268,8 @@ def _tell(cli: CommandSession, message: Message, outcome: Outcome) -> None:
         sys.stdout.flush()
         return
     at = _clock_text(SystemClock().now_ms())
-    comes_back = outcome.retry_at is not None and outcome.kind in (OutcomeKind.RETRIED, OutcomeKind.DEFERRED)
-    again = f", again at {_clock_text(outcome.retry_at or 0)}" if comes_back else ""
+    is_retried = outcome.retry_at is not None and outcome.kind in (OutcomeKind.RETRIED, OutcomeKind.DEFERRED)
+    again = f", again at {_clock_text(outcome.retry_at or 0)}" if is_retried else ""
     why = f": {' | '.join(outcome.error.splitlines())[:200]}" if outcome.error else ""
     took = duration_text(round(outcome.seconds * 1_000))
     cli.output.note(f"{at} {outcome.kind} {message.id} attempt {message.attempt} after {took}{again}{why}")

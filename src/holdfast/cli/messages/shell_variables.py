@@ -1,4 +1,4 @@
-"""What `dequeue` leaves for the commands after it: `HOLDFAST_QUEUE_*` variables, and the payload in a file."""
+"""The `HOLDFAST_QUEUE_*` variables and the payload's file, by which `dequeue` passes a message to later commands."""
 
 import os
 import shlex
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from holdfast.client.message import Message
 
 PREFIX = "HOLDFAST_QUEUE_"
-# As every receiver sees them, in this order.
+# In the order in which they are printed.
 VARIABLES = (
     *("TENANT", "NAME", "MESSAGE_ID", "RECEIPT", "CORRELATION_ID", "LEASE_EXPIRES_AT", "STATE_ETAG", "PAYLOAD_PATH"),
     *("ATTEMPT", "VERSION", "STATE"),
 )
-# A system takes no variable of more than 128 KiB, and would start no program beside a larger one.
-MOST_STATE = 64 << 10
+# Linux starts no program with a variable of more than 128 KiB.
+MAX_STATE_BYTES = 64 << 10
 
 
 def variables_of(message: "Message", payload_path: str | None, *, with_state: bool = False) -> dict[str, str]:
-    """Text for each; what there is none of is empty, so that nothing of an earlier message stays behind."""
+    """Return all variables of a message. A missing value is the empty string, which replaces an earlier message's."""
     etag = message.etag if with_state else None
     state = "" if etag is None else state_text(message.state)
     values = {
@@ -44,28 +44,28 @@ def variables_of(message: "Message", payload_path: str | None, *, with_state: bo
 
 
 def state_text(document: object) -> str:
-    """A state document as a variable holds it: JSON; nothing if that is too long for one."""
+    """Return a state document as JSON, or the empty string if it is too long for a variable."""
     text = msgspec.json.encode(document).decode()
-    return text if len(text.encode()) <= MOST_STATE else ""
+    return text if len(text.encode()) <= MAX_STATE_BYTES else ""
 
 
 def as_exports(variables: Mapping[str, str]) -> str:
-    """Lines for a shell's `eval`: whatever a value holds, it stays a value."""
+    """Return `export` lines for a shell's `eval`, with all values quoted."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 def as_failure(code: int) -> str:
-    """Lines for a shell's `eval` when there is no message: nothing of the last one is left, and `eval` fails too."""
+    """Return lines that unset all variables and make a shell's `eval` fail, for use when there is no message."""
     return f"unset {' '.join(PREFIX + name for name in VARIABLES)}\n(exit {code})\n"
 
 
 def new_payload_file(message: "Message", directory: str | None = None) -> tuple[int, str]:
-    """A file that only this user can read: its descriptor, and its path."""
+    """Create a file that only this user can read. Return its descriptor and its path."""
     return tempfile.mkstemp(prefix=f"holdfast-{message.id}-", dir=directory)
 
 
 def write_payload(message: "BlockingMessage") -> str:
-    """Into a new file."""
+    """Write a message's payload to a new file, and return its path."""
     handle, path = new_payload_file(message)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -77,7 +77,7 @@ def write_payload(message: "BlockingMessage") -> str:
 
 
 def clean_up(environment: Mapping[str, str]) -> None:
-    """Remove the payload's file once its message is settled, if it is one that `write_payload` made."""
+    """Remove the payload's file after its message was settled, but only a file that `write_payload` created."""
     path, id = environment.get(f"{PREFIX}PAYLOAD_PATH", ""), environment.get(f"{PREFIX}MESSAGE_ID", "")
     if path and id and Path(path).name.startswith(f"holdfast-{id}-"):
         Path(path).unlink(missing_ok=True)

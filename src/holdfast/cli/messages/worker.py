@@ -1,4 +1,4 @@
-"""`holdfast worker`: a program's own worker, by its name; and how workers speak on a terminal."""
+"""`holdfast worker`: run the worker of a Python module; and a worker's log lines on a terminal."""
 
 import logging
 import os
@@ -7,61 +7,64 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from holdfast.cli.failures import TRY_AGAIN, complain, printable
+from holdfast.cli.failures import TRY_AGAIN, print_error, printable
 from holdfast.model.errors import HoldfastError
 
 
 def worker(
     target: Annotated[
-        str, typer.Argument(metavar="MODULE:NAME", help="Where the holdfast.Worker is.", show_default=False)
+        str, typer.Argument(metavar="MODULE:NAME", help="Module and name of the holdfast.Worker.", show_default=False)
     ],
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but what goes wrong.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")] = False,
 ) -> None:
-    """Run a worker of Python handlers, until SIGTERM or Ctrl-C.
+    """Run a Python worker until SIGTERM or Ctrl-C.
 
     ```console
     holdfast worker shop.jobs:worker
     ```
 
-    When too many handler threads outlive their timeout, it stops in order and starts its process again.
+    If too many handler threads run past their timeout, the worker shuts down and restarts its process.
     """
     from holdfast.worker import WorkerStuck, run_target
 
-    say_log(is_quiet=quiet, tells_messages=True)
+    print_log(is_quiet=quiet, shows_messages=True)
     try:
         run_target(target)
     except WorkerStuck as error:
-        _start_again(error)
+        _restart(error)
 
 
-def _start_again(error: HoldfastError) -> NoReturn:
-    """Replace this process by a new one with the same command line: nothing else ends its stuck threads."""
-    complain(f"{error}; starting again")
+def _restart(error: HoldfastError) -> NoReturn:
+    """Replace this process by a new one with the same command line, which is the only way to end stuck threads."""
+    print_error(f"{error}; restarting")
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        # The command line as it was started, with `python -m` and the interpreter's own options.
+        # sys.orig_argv also holds `-m` and the interpreter's own options.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     except OSError as failed:
-        complain(f"cannot start {sys.executable} again ({failed}): start the worker by hand, or by a service manager")
+        print_error(
+            f"cannot restart {sys.executable} ({failed}): start the worker again, or let a service manager do so"
+        )
         raise typer.Exit(TRY_AGAIN) from None
 
 
-class _Complaints(logging.Handler):
-    """A worker's log lines as this program's own. Of messages `holdfast run` tells in its own way."""
+class _StderrHandler(logging.Handler):
+    """Prints a worker's log lines on stderr. Without `shows_messages`, lines about single messages are left out."""
 
-    def __init__(self, *, tells_messages: bool) -> None:
+    def __init__(self, *, shows_messages: bool) -> None:
         super().__init__()
-        self._tells_messages = tells_messages
+        self._shows_messages = shows_messages
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._tells_messages or not hasattr(record, "message_id"):
-            # With the traceback where there is one: it is the handler's.
+        if self._shows_messages or not hasattr(record, "message_id"):
+            # Includes the traceback of a failed handler.
             typer.echo(f"holdfast: {printable(self.format(record))}", err=True)
 
 
-def say_log(*, is_quiet: bool, tells_messages: bool) -> None:
+def print_log(*, is_quiet: bool, shows_messages: bool) -> None:
+    """Print the library's log on stderr. `holdfast run` leaves out lines about messages, which it reports itself."""
     log = logging.getLogger("holdfast")
     log.setLevel(logging.WARNING if is_quiet else logging.INFO)
-    log.addHandler(_Complaints(tells_messages=tells_messages))
+    log.addHandler(_StderrHandler(shows_messages=shows_messages))
     log.propagate = False

@@ -1,4 +1,4 @@
-"""The dead letters: `dlq`, and `redrive`, which brings them back."""
+"""Commands for dead letters: `dlq`, and `redrive`, which returns them to their queue."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,8 +8,16 @@ import typer
 
 from holdfast.cli.failures import Usage
 from holdfast.cli.inspection.queues import info_row, listed, with_payload
-from holdfast.cli.operator.queues import ErrorContains, Headers, Ids, OfPriority, OlderThan, filter_of, tell_changed
-from holdfast.cli.payload import AsText, typed
+from holdfast.cli.operator.queues import (
+    ErrorContains,
+    Headers,
+    Ids,
+    OlderThan,
+    PriorityFilter,
+    make_filter,
+    report_changed,
+)
+from holdfast.cli.payload import AsText, detect_type
 from holdfast.cli.session import CommandSession, QueueName, Yes
 from holdfast.model.errors import MessageNotFound
 from holdfast.model.message import State
@@ -19,6 +27,8 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
+    """The actions of `holdfast dlq`."""
+
     LIST = "list"
     SHOW = "show"
     REDRIVE = "redrive"
@@ -29,19 +39,19 @@ class Action(StrEnum):
 def dlq(
     cli: CommandSession,
     queue: QueueName,
-    action: Annotated[Action, typer.Argument(help="What to do with them.")] = Action.LIST,
+    action: Annotated[Action, typer.Argument(help="What to do with the dead letters.")] = Action.LIST,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Messages: of show and remove, and of redrive.", show_default=False),
+        typer.Argument(metavar="[ID]...", help="Ids of messages, for show, remove and redrive.", show_default=False),
     ] = None,
     error_contains: ErrorContains = None,
     older_than: OlderThan = None,
     header: Headers = None,
-    priority: OfPriority = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most so many.")] = 100,
+    priority: PriorityFilter = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of dead letters to list.")] = 100,
     yes: Yes = False,
 ) -> None:
-    """A queue's dead letters: list them, show one, redrive, remove or purge them.
+    """List, show, redrive, remove or purge a queue's dead letters.
 
     ```console
     holdfast dlq payments
@@ -50,32 +60,35 @@ def dlq(
     ```
     """
     found = cli.queue(queue)
-    which = filter_of(ids, error_contains, older_than, header, priority)
+    filter = make_filter(ids, error_contains, older_than, header, priority)
     match action:
         case Action.LIST:
-            cli.output.rows(map(letter_row, listed(found, "failed", which, limit)), empty=f"{found.ref} has none")
+            cli.output.rows(
+                map(letter_row, listed(found, "failed", filter, limit)), empty=f"{found.ref} has no dead letters"
+            )
         case Action.SHOW:
-            for id in _some(ids, "show"):
+            for id in _require_ids(ids, "show"):
                 info = found.get(id, payload=True)
                 _check_failed(info, queue)
                 cli.output.record(with_payload(cli, info_row(info), info))
         case Action.REDRIVE:
-            tell_changed(cli, found.ref, "redriven", found.redrive(which))
+            report_changed(cli, found.ref, "redriven", found.redrive(filter))
         case Action.REMOVE:
-            some = _some(ids, "remove")
-            cli.confirm(f"Remove {len(some):,} dead letters of {found.ref}?", yes=yes)
-            for id in some:
+            given = _require_ids(ids, "remove")
+            cli.confirm(f"Remove {len(given):,} dead letters of {found.ref}?", yes=yes)
+            for id in given:
                 _check_failed(found.get(id), queue)
                 found.remove(id)
                 cli.output.done(f"removed {id}", {"id": id, "removed": True})
         case Action.PURGE:
-            if which:
-                raise Usage("purge removes every dead letter: for some of them, give remove ID...")
+            if filter:
+                raise Usage("purge removes all dead letters; to remove some, use: holdfast dlq QUEUE remove ID...")
             cli.confirm(f"Remove all {found.stats().failed:,} dead letters of {found.ref}?", yes=yes)
-            tell_changed(cli, found.ref, "removed", found.purge("failed"))
+            report_changed(cli, found.ref, "removed", found.purge("failed"))
 
 
 def letter_row(info: "Info") -> dict[str, Any]:
+    """Return a dead letter as a row of the list."""
     return {
         "id": info.id,
         "reason": info.reason,
@@ -97,40 +110,45 @@ def redrive(
     error_contains: ErrorContains = None,
     older_than: OlderThan = None,
     header: Headers = None,
-    priority: OfPriority = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, metavar="PER_S", help="At most so many a second.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many match.")] = False,
+    priority: PriorityFilter = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, metavar="PER_S", help="Maximum number of messages per second.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print how many messages match.")] = False,
     edit_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Give the one message (--id) this payload first."),
+        typer.Option(metavar="FILE", help="Replace the payload of the message (--id) by this file first."),
     ] = None,
     text: AsText = False,
 ) -> None:
-    """Bring failed messages back, with a fresh retry budget and time to live. Ids stay the same."""
+    """Return failed messages to their queue, with all their retries and a new time to live.
+
+    Messages keep their ids.
+    """
     found = cli.queue(queue)
-    which = filter_of(ids, error_contains, older_than, header, priority)
+    filter = make_filter(ids, error_contains, older_than, header, priority)
     edit = None
     if text and edit_file is None:
-        raise Usage("--text is of the new payload: give --edit-file too")
+        raise Usage("--text applies to the new payload: give --edit-file too")
     if edit_file is not None:
         if ids is None or len(ids) != 1:
-            raise Usage("--edit-file changes one message: name it with --id")
-        edit = {"id": ids[0], "payload": typed(edit_file.read_bytes(), None, is_text=text)[0]}
-    changed = found.redrive(which, rate_per_s=rate, dry_run=dry_run, edit=edit)
+            raise Usage("--edit-file changes one message: give its --id")
+        edit = {"id": ids[0], "payload": detect_type(edit_file.read_bytes(), None, is_text=text)[0]}
+    changed = found.redrive(filter, rate_per_s=rate, dry_run=dry_run, edit=edit)
     if ids is not None and not changed.matched:
-        raise MessageNotFound(f"{found.ref} has no dead letter of that id")
+        raise MessageNotFound(f"{found.ref} has no dead letter with that id")
     if dry_run:
         cli.output.done(
             f"{changed.matched:,} would be redriven ({found.ref})",
             {"tenant": found.ref.tenant, "queue": found.ref.queue, "matched": changed.matched, "changed": 0},
         )
         return
-    tell_changed(cli, found.ref, "redriven", changed)
+    report_changed(cli, found.ref, "redriven", changed)
 
 
-def _some(ids: list[str] | None, action: str) -> list[str]:
+def _require_ids(ids: list[str] | None, action: str) -> list[str]:
     if not ids:
-        raise Usage(f"{action} which? Give their ids: holdfast dlq QUEUE {action} ID...")
+        raise Usage(f"{action} needs ids: holdfast dlq QUEUE {action} ID...")
     return ids
 
 

@@ -1,4 +1,4 @@
-"""`holdfast schedule`: messages by the clock."""
+"""`holdfast schedule`: list and change the schedules of a queue."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -6,8 +6,8 @@ import msgspec
 import typer
 
 from holdfast.cli.failures import Usage
-from holdfast.cli.messages.enqueue import Header, pairs_of
-from holdfast.cli.payload import AsText, read_payload, typed
+from holdfast.cli.messages.enqueue import Header, parse_pairs
+from holdfast.cli.payload import AsText, detect_type, read_payload
 from holdfast.cli.session import CommandSession, QueueName, Yes, duration
 from holdfast.model.errors import MessageNotFound
 
@@ -19,35 +19,42 @@ def schedule(
     cli: CommandSession,
     queue: QueueName,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Of one schedule. Left out: list all.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Name of a schedule. Without it, all schedules are listed.", show_default=False
+        ),
     ] = None,
     payload: Annotated[
         str | None,
         typer.Argument(
             metavar="[PAYLOAD|-|@FILE]",
-            help="What each tick enqueues; - reads stdin, @FILE a file.",
+            help="Payload of each message: text, - for stdin, or @FILE.",
             show_default=False,
         ),
     ] = None,
-    cron: Annotated[
-        str | None, typer.Option("--cron", metavar="LINE", help='When, as a cron line: "0 3 * * *".')
+    cron: Annotated[str | None, typer.Option("--cron", metavar="LINE", help='Cron line, such as "0 3 * * *".')] = None,
+    every: Annotated[str | None, typer.Option(metavar="DURATION", help="Interval, such as 15m.")] = None,
+    timezone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="Time zone of the cron line. [default: UTC]")
     ] = None,
-    every: Annotated[str | None, typer.Option(metavar="DURATION", help="When, as an interval: 15m.")] = None,
-    timezone: Annotated[str | None, typer.Option(metavar="ZONE", help="Of the cron line. Default: UTC")] = None,
-    pause: Annotated[bool, typer.Option("--pause", help="Let its ticks pass.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Let a paused one go on.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Forget it. Messages that it made stay.")] = False,
-    priority: Annotated[int | None, typer.Option("--priority", "-p", help="Of its messages.")] = None,
-    ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="Of its messages.")] = None,
+    pause: Annotated[bool, typer.Option("--pause", help="Pause the schedule: its ticks are skipped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume a paused schedule.")] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the schedule. Messages that it has enqueued stay.")
+    ] = False,
+    priority: Annotated[int | None, typer.Option("--priority", "-p", help="Priority of its messages.")] = None,
+    ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="Time to live of its messages.")] = None,
     group: Annotated[str | None, typer.Option(help="FIFO group of its messages.")] = None,
     header: Header = None,
-    correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="Of its messages.")] = None,
-    max_retries: Annotated[int | None, typer.Option(help="Of its messages.")] = None,
-    content_type: Annotated[str | None, typer.Option(metavar="TYPE", help="Of its messages.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="Correlation id of its messages.")] = None,
+    max_retries: Annotated[int | None, typer.Option(help="Maximum number of retries of its messages.")] = None,
+    content_type: Annotated[str | None, typer.Option(metavar="TYPE", help="Content type of the payload.")] = None,
     text: AsText = False,
     yes: Yes = False,
 ) -> None:
-    """A queue's schedules: list them, or make, change, pause or remove one. A tick enqueues once, however many servers.
+    """List, create, change, pause or remove a queue's schedules.
+
+    Each tick enqueues one message, however many servers there are.
 
     ```console
     holdfast schedule reports nightly --cron "0 3 * * *" --timezone Europe/Berlin '{"kind": "daily"}'
@@ -70,18 +77,18 @@ def schedule(
         "priority": priority,
         "ttl": duration(ttl),
         "group": group,
-        "headers": pairs_of("--header", header) or None,
+        "headers": parse_pairs("--header", header) or None,
         "correlation_id": correlation_id,
         "max_retries": max_retries,
         "content_type": content_type,
     }
     changes = {each: value for each, value in options.items() if value is not None}
     if changes and payload is None:
-        raise Usage(f"--{min(changes).replace('_', '-')} is of the message: give its payload too")
+        raise Usage(f"--{min(changes).replace('_', '-')} applies to the payload: give the payload too")
     if text and payload is None:
-        raise Usage("--text is of the message: give its payload too")
+        raise Usage("--text applies to the payload: give the payload too")
     if payload is not None:
-        body, content_type = typed(read_payload(payload), content_type, is_text=text)
+        body, content_type = detect_type(read_payload(payload), content_type, is_text=text)
         changes["payload"] = body
         if content_type is not None:
             changes["content_type"] = content_type
@@ -94,6 +101,7 @@ def schedule(
 
 
 def schedule_row(info: "ScheduleInfo") -> dict[str, Any]:
+    """Return a schedule as a row, without its payload."""
     row: dict[str, Any] = msgspec.to_builtins(info, builtin_types=(bytes,))
     for each in ("payload", "is_json"):
         row["message"].pop(each, None)
@@ -104,4 +112,4 @@ def _find(schedules: "list[ScheduleInfo]", name: str, queue: str) -> "ScheduleIn
     for each in schedules:
         if each.name == name:
             return each
-    raise MessageNotFound(f"{queue} has no schedule {name[:80]!r}: make it with --cron or --every, and a payload")
+    raise MessageNotFound(f"{queue} has no schedule {name[:80]!r}: create it with --cron or --every, and a payload")

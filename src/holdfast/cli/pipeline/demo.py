@@ -1,4 +1,4 @@
-"""`holdfast pipeline demo`: traffic with a killed worker, then archive, audit and report of it."""
+"""`holdfast pipeline demo`: run the demo with a killed worker, then archive, audit and report on its journal."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,45 +20,52 @@ def demo(
     directory: Annotated[
         Path | None,
         typer.Option(
-            "--dir", metavar="DIR", help="A new directory for store, lake and report. [default: a temporary one]"
+            "--dir",
+            metavar="DIR",
+            help="New directory for the store, the lake and the report. [default: a temporary directory]",
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.5, max=3_600, help="How long messages flow.")] = 12.0,
-    seed: Annotated[int, typer.Option(help="The same seed makes the same messages.")] = 1,
+    seconds: Annotated[
+        float, typer.Option(min=0.5, max=3_600, help="How long messages are produced and handled.")
+    ] = 12.0,
+    seed: Annotated[int, typer.Option(help="Seed of the random messages.")] = 1,
     one_process: Annotated[
-        bool, typer.Option("--one-process", help="No worker processes: one worker's death is played.")
+        bool,
+        typer.Option("--one-process", help="Run the workers as tasks of this process, and simulate the death of one."),
     ] = False,
     master: Master = None,
-    json: Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """See the pipeline work: messages of three tenants, a worker killed among them; then the journal is archived into a
-    lake, audited, and made into a report. Under two minutes, most of it Spark's start. Needs no server."""
+    """Run a demonstration: messages with a killed worker, then archive, audit and report on the journal.
+
+    Takes less than two minutes, most of them for the start of Spark. Needs no server.
+    """
     from holdfast.cli.demo.run import run
     from holdfast.cli.demo.view import View
     from holdfast.pipeline.session import open_session
 
-    home = _home(directory)
+    home = _make_home(directory)
     output = Output(json=json)
-    with ThreadPoolExecutor(1) as beside:
-        # Spark starts while messages flow.
-        starting = beside.submit(open_session, "holdfast demo", master=master, is_brief=True)
+    with ThreadPoolExecutor(1) as executor:
+        # Spark starts while messages are produced.
+        starting = executor.submit(open_session, "holdfast demo", master=master, is_brief=True)
         view = View(is_quiet=json)
-        told = asyncio.run(run(home / "store", view, seconds=seconds, seed=seed, is_one_process=one_process))
-        with _stopped(starting.result()) as spark:
-            answer = _examine(spark, home, output)
-    faults = list(told.faults)
-    answer["faults"] = faults
+        demo_audit = asyncio.run(run(home / "store", view, seconds=seconds, seed=seed, is_one_process=one_process))
+        with _stopping(starting.result()) as spark:
+            results = _examine(spark, home, output)
+    faults = list(demo_audit.faults)
+    results["faults"] = faults
     if json:
-        echo_json(answer)
+        echo_json(results)
     else:
         typer.echo(
-            f"archived {answer['archive'].events:,} events of {told.enqueued:,} messages into {home / 'lake'}\n"
-            f"audited: {answer['audit'].violation_count:,} violations in {answer['audit'].events:,} events and the "
-            f"store\nthe report is in {answer['report'].page}"
+            f"archived {results['archive'].events:,} events of {demo_audit.enqueued:,} messages into {home / 'lake'}\n"
+            f"audited: {results['audit'].violation_count:,} violations in {results['audit'].events:,} events and the "
+            f"store\nthe report is in {results['report'].page}"
         )
         for fault in faults:
             typer.echo(f"  {fault}")
-    parts = (answer["archive"], answer["audit"], answer["report"])
+    parts = (results["archive"], results["audit"], results["report"])
     if faults or not all(each.is_sound for each in parts):
         raise typer.Exit(DISAGREES)
 
@@ -85,7 +92,7 @@ def _examine(spark: "SparkSession", home: Path, output: Output) -> dict[str, Any
             lake=lake,
             progress=progress,
         )
-        # So short that some are late: the page shows how that looks.
+        # A short promise, so that the page also shows late messages.
         made = report(
             spark, lake, page_at=home / "report.html", title="Holdfast demo", promise_ms=2_000, progress=progress
         )
@@ -93,20 +100,20 @@ def _examine(spark: "SparkSession", home: Path, output: Output) -> dict[str, Any
 
 
 @contextmanager
-def _stopped(spark: "SparkSession") -> "Iterator[SparkSession]":
+def _stopping(spark: "SparkSession") -> "Iterator[SparkSession]":
     try:
         yield spark
     finally:
         spark.stop()
 
 
-def _home(directory: Path | None) -> Path:
+def _make_home(directory: Path | None) -> Path:
     import tempfile
 
     from holdfast.model.errors import InvalidArgument
 
     if directory is None:
-        # Kept: the report in it is what the command is for.
+        # Not deleted at the end, because it contains the report.
         return Path(tempfile.mkdtemp(prefix="holdfast-pipeline-"))
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise InvalidArgument(f"{directory} is not an empty directory: give a new one", field="dir")

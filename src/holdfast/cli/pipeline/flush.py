@@ -1,45 +1,49 @@
-"""`holdfast pipeline flush`, what servers with `flusher = "spark"` leave to a job; and `reshard`, queues on their way
-to other databases."""
+"""`holdfast pipeline flush`, for servers with `flusher = "spark"`; and `holdfast pipeline reshard`, which moves queues
+between databases."""
 
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from msgspec.structs import replace
 
-from holdfast.cli.failures import Usage, complain
+from holdfast.cli.failures import Usage, print_error
 from holdfast.cli.output import Output
 from holdfast.cli.pipeline.spark_session import DISAGREES, Conf, DryRun, Master, finish, shown_progress, spark_session
+from holdfast.cli.session import duration
 from holdfast.cli.stores.db import Store
+from holdfast.clock import sleep, steady_s
 
 
 def flush(
-    directories: Annotated[list[Path], typer.Argument(metavar="WAL_DIR...", help="The servers' log directories.")],
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="WAL_DIR...", help="Log directories of servers (`wal_dir`).")
+    ],
     store: Store = None,
     every: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Go on, with a pass so often. Default: one pass.", show_default=False),
+        typer.Option(
+            metavar="DURATION", help="Repeat the pass at this interval. [default: a single pass]", show_default=False
+        ),
     ] = None,
     is_over: Annotated[
-        bool, typer.Option("--is-over", help="Nobody has these logs open, nor will: land their very end too.")
+        bool,
+        typer.Option("--is-over", help="Also flush the end of the logs. No server may have them open, now or later."),
     ] = False,
     dry_run: DryRun = False,
     master: Master = None,
     conf: Conf = None,
-    json: Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
 ) -> None:
-    """Store what servers answered for in their logs, in PostgreSQL, each message once.
+    """Flush the logs of servers to PostgreSQL, each message exactly once.
 
-    Killed at any point it is run again. The directories must be at the same place on every machine that Spark uses.
-    Exits with 4 if something that was read is in no database afterwards.
+    The command is safe to kill and to run again. The directories must have the same path on every machine that Spark
+    uses. Exits with 4 if a call that was read from a log is in no database afterwards.
     """
-    from holdfast.cli.pipeline.segment_flush import flusher, segments_of
-    from holdfast.cli.session import duration
-    from holdfast.clock import steady_s
+    from holdfast.cli.pipeline.segment_flush import flusher, list_segments
     from holdfast.model.parsing.durations import parse_duration_ms
     from holdfast.pipeline.jobs.flush import flush
 
@@ -48,84 +52,85 @@ def flush(
             raise Usage(f"{each} is not a directory: give a server's wal_dir")
     output = Output(json=json, quiet=quiet)
     pause_s = None if every is None else parse_duration_ms("every", duration(every) or 0) / 1_000
-    work = flusher(_databases(store), is_over=is_over, is_dry_run=dry_run)
-    known: dict[str, int] = {}
-    stopped = threading.Event()
+    flush_one = flusher(_databases(store), is_over=is_over, is_dry_run=dry_run)
+    ends_known: dict[str, int] = {}
     with shown_progress(output) as progress, spark_session("flush", master, None, conf) as spark:
         while True:
             began = steady_s()
             segments = [
-                replace(each, start=known.get(each.path, 0))
-                for each in segments_of([each.absolute() for each in directories])
+                replace(each, start=ends_known.get(each.path, 0))
+                for each in list_segments([each.absolute() for each in directories])
             ]
-            done, ends = flush(spark, segments, work, is_dry_run=dry_run, progress=progress)
-            # Of a segment that is gone nothing is kept: the directory is what there is.
-            known = {each.path: each.end for each in ends}
+            done, ends = flush(spark, segments, flush_one, is_dry_run=dry_run, progress=progress)
+            # Replaced and not updated, so that deleted segments are forgotten.
+            ends_known = {each.path: each.end for each in ends}
             if pause_s is None or not done.is_sound:
                 break
-            stopped.wait(max(0.0, pause_s - (steady_s() - began)))
-    said = (
+            sleep(max(0.0, pause_s - (steady_s() - began)))
+    text = (
         f"{done.calls:,} calls in {done.segments:,} segments; "
-        + ("nothing was stored: a dry run" if dry_run else f"{done.stored:,} messages stored, ")
+        + ("dry run, nothing was stored" if dry_run else f"{done.stored:,} messages stored, ")
         + (
             ""
             if dry_run
-            else f"{done.skipped:,} calls had landed before, {done.dropped:,} messages had no queue any more"
+            else f"{done.skipped:,} calls had been stored before, {done.dropped:,} messages belonged to deleted queues"
         )
     )
-    finish(output, done, said, is_sound=done.is_sound, checks=done.checks)
+    finish(output, done, text, is_sound=done.is_sound, checks=done.checks)
 
 
 def reshard(
     store: Store = None,
     onto: Annotated[
-        int | None, typer.Option("--onto", help="Over so many databases, by their numbers; the others keep no queues.")
+        int | None,
+        typer.Option("--onto", help="Number of databases to use, from the first one; the others get no queues."),
     ] = None,
     dry_run: DryRun = False,
-    json: Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
 ) -> None:
-    """Spread a store's queues evenly over its databases, under traffic: after one joined it, to empty some (`--onto`),
-    or to finish what a crash left.
+    """Distribute a store's queues evenly over its databases, while the store is in use.
 
-    Give every database, the new one too; `holdfast db migrate` has made it part of the store. Queues on their way
-    answer `store_unavailable` for that moment, all others go on. The databases do the work: it needs no Spark.
+    Use it after a database has joined the store, to empty databases (--onto), or to continue after a crash. Give the
+    URLs of all databases; a new one must have joined the store by `holdfast db migrate`. A queue that is being moved
+    fails with `store_unavailable` for a moment; all others are not affected. The databases do the work: no Spark is
+    needed.
     """
     from holdfast.stores.postgres.cluster.resharding import reshard
 
     output = Output(json=json, quiet=quiet)
     urls = _databases(store)
-    wanted = _wanted(urls, onto)
+    moves = _find_moves(urls, onto)
     if dry_run:
-        output.done(f"{len(wanted):,} slots would move", {"slots": len(wanted), "moved": 0, "is_dry_run": True})
+        output.done(f"{len(moves):,} slots would move", {"slots": len(moves), "moved": 0, "is_dry_run": True})
         return
-    moved = reshard(urls, None, output.note if sys.stderr.isatty() and not json else _unsaid, onto=onto)
-    left = len(_wanted(urls, onto))
+    moved = reshard(urls, None, output.note if sys.stderr.isatty() and not json else _ignore, onto=onto)
+    remaining = len(_find_moves(urls, onto))
     facts = {
         "slots": len(moved),
         "queues": sum(each.queues for each in moved),
         "messages": sum(each.messages for each in moved),
-        "left": left,
+        "left": remaining,
     }
-    said = f"{facts['slots']:,} slots moved, with {facts['queues']:,} queues and {facts['messages']:,} messages"
-    output.done(said, facts)
-    if left:
-        complain(f"{left:,} slots are not where they belong: run it again")
+    text = f"{facts['slots']:,} slots moved, with {facts['queues']:,} queues and {facts['messages']:,} messages"
+    output.done(text, facts)
+    if remaining:
+        print_error(f"{remaining:,} slots still have to be moved: run the command again")
         raise typer.Exit(DISAGREES)
 
 
-def _unsaid(text: str) -> None:
-    """Nobody watches."""
+def _ignore(text: str) -> None:
+    """Report no progress."""
 
 
-def _wanted(urls: list[str], onto: int | None) -> dict[int, int]:
-    """The slots that have to move for each database, or the first so many, to own as many as any other."""
+def _find_moves(urls: list[str], onto: int | None) -> dict[int, int]:
+    """Return the moves of slots after which the databases, or the first `onto` of them, own equally many."""
     import asyncio
 
     from holdfast.stores.postgres.cluster.cluster import PostgresCluster
     from holdfast.stores.postgres.cluster.resharding import wanted_moves
 
-    async def look() -> dict[int, int]:
+    async def find() -> dict[int, int]:
         cluster = PostgresCluster(urls)
         try:
             await cluster.open()
@@ -133,12 +138,12 @@ def _wanted(urls: list[str], onto: int | None) -> dict[int, int]:
         finally:
             await cluster.close()
 
-    return asyncio.run(look())
+    return asyncio.run(find())
 
 
 def _databases(store: str | None) -> list[str]:
     given = store or os.environ.get("HOLDFAST_STORE") or ""
     urls = [part.strip() for part in given.split(",") if part.strip()]
     if not urls or not all(url.lower().startswith(("postgres://", "postgresql://")) for url in urls):
-        raise Usage("give --store postgres://…, several databases separated by commas, as the servers have it")
+        raise Usage("give --store postgres://…, with the same databases as the servers, separated by commas")
     return urls

@@ -1,4 +1,4 @@
-"""`holdfast pipeline migrate` of a directory of the legacy layout: in place, and the checks before one is copied."""
+"""`holdfast pipeline migrate` for a directory of the legacy layout: migration in place, and checks before a copy."""
 
 import asyncio
 from pathlib import Path
@@ -15,32 +15,33 @@ if TYPE_CHECKING:
     from holdfast.stores.rocks.legacy.survey import Survey
 
 
-def is_legacy_place(cli: CommandSession) -> bool:
+def is_legacy_target(cli: CommandSession) -> bool:
+    """Return True if `--url` is a directory of the legacy layout."""
     from holdfast.stores.rocks.legacy.files import is_legacy
 
-    return cli.place.is_directory and is_legacy(Path(cli.place.url))
+    return cli.target.is_directory and is_legacy(Path(cli.target.url))
 
 
 def migrate_in_place(cli: CommandSession, accept_unreadable: int, *, dry_run: bool) -> None:
-    """Make the directory a store, without Spark: only one process can have the directory open.
+    """Migrate the directory in place, without Spark, because only one process can have the directory open.
 
-    Counts and a hash of all contents must agree before the old files are removed; otherwise the command fails and
-    nothing is removed. If it is killed, it goes on when it is run again.
+    The old files are removed only if the counts and a hash of all contents agree; otherwise the command fails and
+    nothing is removed. If it is killed, the next run continues.
     """
     from holdfast.cli.stores.db import echo_migrated
     from holdfast.stores.rocks.legacy.migration import NEW, migrate_legacy
     from holdfast.stores.rocks.recovery.marker import MARKER
 
-    path = Path(cli.place.url)
-    if not cli.place.is_directory or not (
-        is_legacy_place(cli) or any((path / each).exists() for each in (NEW, MARKER))
+    path = Path(cli.target.url)
+    if not cli.target.is_directory or not (
+        is_legacy_target(cli) or any((path / each).exists() for each in (NEW, MARKER))
     ):
         raise Usage(
-            "where to? Give --to URL|DIR. Only a directory of the legacy layout is migrated in place, and "
-            f"{cli.place.url} is none"
+            "give --to URL|DIR. Only a directory of the legacy layout can be migrated in place, and "
+            f"{cli.target.url} is not one"
         )
     if dry_run:
-        _tell_of(path, cli.output)
+        _report_dry_run(path, cli.output)
         return
     with shown_progress(cli.output, "opening") as progress:
         migrated = asyncio.run(migrate_legacy(path, progress, accept_unreadable=accept_unreadable))
@@ -50,17 +51,20 @@ def migrate_in_place(cli: CommandSession, accept_unreadable: int, *, dry_run: bo
         echo_migrated(migrated)
 
 
-def _tell_of(path: Path, output: Output) -> None:
+def _report_dry_run(path: Path, output: Output) -> None:
     from holdfast.stores.rocks.legacy.files import is_legacy
 
     if not is_legacy(path):
-        output.done(f"{path} is a store already, or nearly: nothing would be copied", {"is_dry_run": True, "found": {}})
+        output.done(
+            f"{path} is already a store, or its migration has begun: nothing would be copied",
+            {"is_dry_run": True, "found": {}},
+        )
         return
-    found = look_at(path)
+    found = read_legacy(path)
     states = {"ready": found.sum.ready, "in_flight": found.sum.in_flight}
-    said = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()) if count) or "nothing"
+    text = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()) if count) or "nothing"
     output.done(
-        f"found {said}, fields in the order {found.order}; nothing was changed: a dry run",
+        f"found {text}, order of the fields {found.order}; dry run, nothing was changed",
         {
             "is_dry_run": True,
             "found": {state: count for state, count in states.items() if count},
@@ -70,11 +74,11 @@ def _tell_of(path: Path, output: Output) -> None:
         },
     )
     if not output.is_json:
-        say_oddities(found)
+        print_oddities(found)
 
 
-def look_at(path: Path) -> "Survey":
-    """Read a legacy directory whole. Nothing is written to it."""
+def read_legacy(path: Path) -> "Survey":
+    """Read a whole legacy directory. Nothing is written to it."""
     from holdfast.clock import SystemClock
     from holdfast.stores.rocks.legacy.legacy_database import opened
     from holdfast.stores.rocks.legacy.survey import survey
@@ -87,11 +91,11 @@ def require_readable(found: "Survey", accept_unreadable: int) -> None:
     """Raise `InvalidArgument` unless the number of unreadable keys is the accepted one."""
     from holdfast.stores.rocks.legacy.survey import require_readable
 
-    require_readable(found, accept_unreadable, f"they are not copied, and stay in {found.path}")
+    require_readable(found, accept_unreadable, f"they would not be copied, and stay in {found.path}")
 
 
-def say_oddities(found: "Survey") -> None:
-    """List the keys that are not messages, of a database that stays as it is."""
+def print_oddities(found: "Survey") -> None:
+    """Print the keys of the legacy directory that are not messages."""
     for kind, count in sorted(found.oddities.items()):
         typer.echo(f"  {count:,} × {kind}", err=True)
     for example in found.examples:

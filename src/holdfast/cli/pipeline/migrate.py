@@ -1,4 +1,4 @@
-"""`holdfast pipeline migrate`: a store into another, or a directory of the legacy layout into a store."""
+"""`holdfast pipeline migrate`: copy a store to another one, or turn a directory of the legacy layout into a store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import replace
 
-from holdfast.cli.failures import Usage, complain
-from holdfast.cli.pipeline.legacy import is_legacy_place, look_at, migrate_in_place, require_readable, say_oddities
-from holdfast.cli.pipeline.moving import AnyQueue, parts
+from holdfast.cli.failures import Usage, print_error
+from holdfast.cli.pipeline.legacy import (
+    is_legacy_target,
+    migrate_in_place,
+    print_oddities,
+    read_legacy,
+    require_readable,
+)
+from holdfast.cli.pipeline.moving import AnyQueue, split_queue
 from holdfast.cli.pipeline.spark_session import (
     Conf,
     DryRun,
     Master,
     Remote,
     finish,
+    read_snapshot,
     shown_progress,
-    snapshot_of,
     spark_session,
 )
 from holdfast.cli.session import CommandSession
@@ -37,17 +43,23 @@ def migrate(
         typer.Option(
             "--to",
             metavar="URL|DIR",
-            help="The new store: a server, a directory, … Left out, a directory of the legacy layout becomes a store.",
+            help="The new store: URL or directory. Without it, a directory of the legacy layout is migrated in place.",
             show_default=False,
         ),
     ] = None,
     to_token: Annotated[
         str | None,
-        typer.Option(metavar="JWT", envvar="HOLDFAST_TO_TOKEN", help="For the new server.", show_default=False),
+        typer.Option(
+            metavar="JWT",
+            envvar="HOLDFAST_TO_TOKEN",
+            show_envvar=False,
+            help="Token for the new server. [env: HOLDFAST_TO_TOKEN]",
+            show_default=False,
+        ),
     ] = None,
     queue: AnyQueue = "*/*",
     with_failed: Annotated[
-        bool, typer.Option("--with-failed", help="Dead letters too: they are ready in the new store.")
+        bool, typer.Option("--with-failed", help="Also copy dead letters, which become ready in the new store.")
     ] = False,
     accept_unreadable: AcceptUnreadable = 0,
     dry_run: DryRun = False,
@@ -55,71 +67,71 @@ def migrate(
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Copy the messages of a store (--url) into another (--to), of whatever kinds, while nobody works on them.
+    """Copy the messages of a store (--url) to another one of any kind (--to), while neither is in use.
 
-    Messages get new ids, and carry the old in the header `migrated-from`. A message in flight cannot be claimed in the
-    new store before its lease ends, a delayed one not before it is due. Run again, it copies what is missing. Then the
-    copies are read back: exits with 4 if they are not as many, or their contents differ.
+    Messages get new ids, and keep the old id in the header `migrated-from`. A message in flight cannot be claimed in
+    the new store before its lease expires, and a delayed one not before it is due. The command is safe to run again: it
+    copies only missing messages. Then the copies are read back. Exits with 4 if their number or contents differ.
 
-    A directory of the legacy layout is read as the queue default/default. Without --to it becomes a store in its place.
+    A directory of the legacy layout is read as the queue default/default. Without --to it is migrated in place.
     """
     from holdfast.pipeline.jobs.migrate import migrate
 
-    tenant, name = parts(queue)
+    tenant, name = split_queue(queue)
     if to is None or _is_same(to, cli):
-        if to is not None and not is_legacy_place(cli):
-            raise Usage("--to is the store that --url names: give another one")
+        if to is not None and not is_legacy_target(cli):
+            raise Usage("--to and --url are the same store: give another --to")
         migrate_in_place(cli, accept_unreadable, dry_run=dry_run)
         return
-    # Before the directory is opened: it has one lock.
-    legacy = look_at(Path(cli.place.url)) if is_legacy_place(cli) else None
+    # Read before the directory is opened as a source, because only one reader can hold its lock.
+    legacy = read_legacy(Path(cli.target.url)) if is_legacy_target(cli) else None
     if legacy is None and accept_unreadable:
-        raise Usage("--accept-unreadable is for a directory of the legacy layout")
+        raise Usage("--accept-unreadable applies only to a directory of the legacy layout")
     if legacy is not None and not dry_run:
         require_readable(legacy, accept_unreadable)
     with (
         shown_progress(cli.output) as progress,
         spark_session("migrate", master, remote, conf) as spark,
-        snapshot_of(cli, spark, tenant, name) as snapshot,
+        read_snapshot(cli, spark, tenant, name) as snapshot,
     ):
         if dry_run:
             done = migrate(snapshot, None, with_failed=with_failed, progress=progress)
         else:
-            with _new_store(spark, to, to_token, tenant, name) as (target, read_back):
+            with _open_new_store(spark, to, to_token, tenant, name) as (target, read_back):
                 done = migrate(snapshot, target, read_back=read_back, with_failed=with_failed, progress=progress)
     found = ", ".join(f"{count:,} {state}" for state, count in sorted(done.found.items())) or "nothing"
-    said = f"found {found}; " + (
-        "nothing was copied: a dry run"
+    text = f"found {found}; " + (
+        "dry run, nothing was copied"
         if done.is_dry_run
-        else f"{done.copied:,} copied, {done.known:,} were there already, {done.left:,} dead letters left"
+        else f"{done.copied:,} copied, {done.known:,} already copied, {done.left:,} dead letters not copied"
     )
     if done.digest and done.is_sound:
-        said += f"; counts and contents agree (sum {done.digest.lstrip('0')[:16] or '0'})"
+        text += f"; counts and contents agree (sum {done.digest.lstrip('0')[:16] or '0'})"
     if legacy is not None:
         done = replace(done, legacy_order=legacy.order)
-        said += f"; fields in the order {legacy.order}"
-    finish(cli.output, done, said, is_sound=done.is_sound, checks=done.checks)
+        text += f"; order of the fields {legacy.order}"
+    finish(cli.output, done, text, is_sound=done.is_sound, checks=done.checks)
     if legacy is not None and legacy.oddities and not cli.output.is_quiet:
-        complain(f"{cli.place.url} also has keys that are not messages: they were not copied, and stay there")
-        say_oddities(legacy)
+        print_error(f"{cli.target.url} also has keys that are not messages: they were not copied, and are still there")
+        print_oddities(legacy)
 
 
 @contextmanager
-def _new_store(
+def _open_new_store(
     spark: "SparkSession", to: str, token: str | None, tenant: str, queue: str
 ) -> "Iterator[tuple[WriteTarget, Callable[[], AbstractContextManager[DataFrame]]]]":
-    """Where the messages go, and how they are read back from there."""
+    """Yield the target of the copy, and the function that reads the copies back."""
     import holdfast
-    from holdfast.pipeline.jobs.migrate import snapshot_of_opened, snapshot_of_source
+    from holdfast.pipeline.jobs.migrate import read_opened_snapshot, read_source_snapshot
     from holdfast.pipeline.jobs.targets import OpenedTarget, SinkTarget
 
     if to.lower().startswith(("http://", "https://")):
         options = {"url": to, **({} if token is None else {"token": token})}
-        yield SinkTarget(options), lambda: nullcontext(snapshot_of_source(spark, options, tenant, queue))
+        yield SinkTarget(options), lambda: nullcontext(read_source_snapshot(spark, options, tenant, queue))
         return
     with holdfast.open(to) as opened:
-        yield OpenedTarget(opened), lambda: snapshot_of_opened(spark, opened, tenant, queue)
+        yield OpenedTarget(opened), lambda: read_opened_snapshot(spark, opened, tenant, queue)
 
 
 def _is_same(to: str, cli: CommandSession) -> bool:
-    return "://" not in to and cli.place.is_directory and Path(to).resolve() == Path(cli.place.url).resolve()
+    return "://" not in to and cli.target.is_directory and Path(to).resolve() == Path(cli.target.url).resolve()

@@ -1,4 +1,4 @@
-"""The jobs of `holdfast pipeline` that move messages: load, drain, replay, triage, redrive."""
+"""The commands of `holdfast pipeline` that move messages: load, drain, replay, triage, redrive."""
 
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,13 +16,13 @@ from holdfast.cli.pipeline.spark_session import (
     Master,
     Remote,
     finish,
-    is_shared,
-    lake_of,
-    settings_of,
+    is_reachable_by_tasks,
+    make_target,
+    open_lake,
+    parse_settings,
     shown_progress,
     source_options,
     spark_session,
-    target_of,
 )
 from holdfast.cli.session import CommandSession, QueueName, client_command
 
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from holdfast.pipeline.jobs.load import Format
 
 MOVE = "Move messages"
-_EVERY = "*"
+_ALL = "*"
 
 
 class FileFormat(StrEnum):
+    """The formats of `load`."""
+
     JSON = "json"
     CSV = "csv"
     PARQUET = "parquet"
@@ -43,16 +45,21 @@ class FileFormat(StrEnum):
 
 
 Where = Annotated[
-    str | None, typer.Option(metavar="SQL", help="Only what meets this condition in SQL.", show_default=False)
+    str | None, typer.Option(metavar="SQL", help="Only rows that match this SQL condition.", show_default=False)
 ]
 Cluster = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Only this cluster, as triage names it.", show_default=False)
+    str | None,
+    typer.Option(metavar="TEXT", help="Only this cluster of errors, as printed by triage.", show_default=False),
 ]
 Containing = Annotated[
     str | None,
-    typer.Option("--error-contains", metavar="TEXT", help="Only with this in the error.", show_default=False),
+    typer.Option(
+        "--error-contains", metavar="TEXT", help="Only dead letters whose error contains this text.", show_default=False
+    ),
 ]
-AnyQueue = Annotated[str, typer.Argument(metavar="[QUEUE]", help="A queue's name, or TENANT/QUEUE; */* for every one.")]
+AnyQueue = Annotated[
+    str, typer.Argument(metavar="[QUEUE]", help="Name of the queue, or TENANT/QUEUE; `*/*` for all queues.")
+]
 
 
 def load(
@@ -60,29 +67,40 @@ def load(
     queue: QueueName,
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files or directories that Spark can read.")],
     format: Annotated[
-        FileFormat | None, typer.Option(help="Default: by the name's ending.", show_default=False)
+        FileFormat | None,
+        typer.Option(help="Format of the files. [default: by the file extension]", show_default=False),
     ] = None,
     key: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="COLUMN", help="Rows with the same value are one message. Repeatable.", show_default=False
+            metavar="COLUMN",
+            help="Column of the idempotency key: rows with the same value become one message. Repeatable.",
+            show_default=False,
         ),
     ] = None,
     payload: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="The payload. Default: the whole row as JSON", show_default=False),
+        typer.Option(
+            metavar="COLUMN", help="Column of the payload. [default: the whole row as JSON]", show_default=False
+        ),
     ] = None,
-    priority: Annotated[int | None, typer.Option(min=0, max=255, show_default=False)] = None,
+    priority: Annotated[
+        int | None, typer.Option(min=0, max=255, help="0-255, lower first.", show_default=False)
+    ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Of Spark's reader, as header=true.", show_default=False),
+        typer.Option(
+            metavar="KEY=VALUE", help="Option of Spark's reader, such as header=true. Repeatable.", show_default=False
+        ),
     ] = None,
     dry_run: DryRun = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Enqueue a message for each row of files; run again within the queue's dedup window, it adds only what is new.
+    """Enqueue a message for each row of files.
+
+    A second run within the queue's deduplication window adds only new rows.
 
     ```console
     holdfast pipeline load payments orders/*.json --key order_id
@@ -92,15 +110,15 @@ def load(
 
     ref = cli.ref(queue)
     kind = Format(format.value) if format is not None else _format_of(paths)
-    options = settings_of(option, "--option")
+    options = parse_settings(option, "--option")
     if kind is Format.CSV:
         options = {"header": "true", "inferSchema": "true", **options}
     with shown_progress(cli.output) as progress, spark_session("load", master, remote, conf) as spark:
         done = load(
             spark,
-            [_place(each) for each in paths],
+            [_resolve_path(each) for each in paths],
             ref,
-            None if dry_run else target_of(cli),
+            None if dry_run else make_target(cli),
             format=kind,
             options=options,
             key=key or (),
@@ -108,12 +126,12 @@ def load(
             priority=priority,
             progress=progress,
         )
-    said = (
+    text = (
         f"{done.rows:,} rows would be enqueued ({ref})"
         if done.is_dry_run
-        else f"{done.enqueued:,} enqueued of {done.rows:,} rows; {done.known:,} were there already ({ref})"
+        else f"{done.enqueued:,} enqueued of {done.rows:,} rows; {done.known:,} were duplicates ({ref})"
     )
-    finish(cli.output, done, said, is_sound=done.is_sound, checks=done.checks)
+    finish(cli.output, done, text, is_sound=done.is_sound, checks=done.checks)
 
 
 def drain(
@@ -121,15 +139,15 @@ def drain(
     queue: QueueName,
     lake: LakeAt,
     lake_format: LakeFormat = None,
-    consumer: Annotated[str, typer.Option(help="The name the claims are kept under.")] = "drain",
-    max_rows: Annotated[int, typer.Option(min=1, help="Messages in one batch.")] = 50_000,
+    consumer: Annotated[str, typer.Option(help="Name under which the claims are recorded.")] = "drain",
+    max_rows: Annotated[int, typer.Option(min=1, help="Messages per batch.")] = 50_000,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Move everything that is ready into the lake's table `payloads`, and ack it once it is there.
+    """Move all ready messages to the lake's table `payloads`, and ack them once they are stored.
 
-    Killed at any point it is run again with the same consumer: what it had claimed is its next batch. The queue must
-    be served: give the server's URL.
+    After a kill, run it again with the same consumer: the claimed messages are then its next batch. Needs a server:
+    give its URL.
     """
     from holdfast.pipeline.jobs.drain import drain
 
@@ -140,13 +158,13 @@ def drain(
             spark,
             source_options(cli),
             ref,
-            lake_of(lake, lake_format),
+            open_lake(lake, lake_format),
             consumer=consumer,
             max_rows=max_rows,
             progress=progress,
         )
-    said = f"{done.messages:,} messages of {ref} in {done.batches:,} batches are in {lake}"
-    finish(cli.output, done, said, is_sound=done.is_sound, checks=done.checks)
+    text = f"{done.messages:,} messages of {ref} in {done.batches:,} batches are in {lake}"
+    finish(cli.output, done, text, is_sound=done.is_sound, checks=done.checks)
 
 
 def replay(
@@ -154,68 +172,83 @@ def replay(
     lake: LakeAt,
     lake_format: LakeFormat = None,
     queue: Annotated[
-        str | None, typer.Option("--queue", metavar="QUEUE", help="Only of this queue.", show_default=False)
+        str | None, typer.Option("--queue", metavar="QUEUE", help="Only messages of this queue.", show_default=False)
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Settled at or after, ISO 8601, UTC.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Only messages settled at or after this time (ISO 8601, UTC).", show_default=False
+        ),
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Settled before.", show_default=False)] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only messages settled before this time.", show_default=False)
+    ] = None,
     where: Where = None,
     into: Annotated[
-        str | None, typer.Option(metavar="QUEUE", help="Into this queue instead.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="QUEUE", help="Enqueue into this queue. [default: the queue of each message]", show_default=False
+        ),
     ] = None,
-    name: Annotated[str, typer.Option(help="Of this replay: under each name a message is replayed once.")] = "replay",
+    name: Annotated[
+        str, typer.Option(help="Name of this replay. Under one name, each message is replayed at most once.")
+    ] = "replay",
     dry_run: DryRun = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Enqueue messages of the lake again, by when they were settled, tenant, queue or any condition.
+    """Enqueue archived messages again, selected by tenant, queue, time or any condition.
 
-    Only those whose payload the lake has: `drain` puts it there, and `archive --payloads`. `--where` is SQL over the
-    table `messages`: `--where "state = 'failed' and attempts > 2"`.
+    Only messages whose payload is in the lake can be replayed; `drain` and `archive --payloads` store payloads. The
+    condition of --where applies to the table `messages`, as in `--where "state = 'failed' and attempts > 2"`.
     """
     from holdfast.pipeline.jobs.replay import replay, select
 
-    place = lake_of(lake, lake_format)
+    source = open_lake(lake, lake_format)
     tenant, _, name_of_queue = (queue or "").rpartition("/")
-    only = cli.place.tenant if "tenant" in cli.place.origins else None
+    only = cli.target.tenant if "tenant" in cli.target.origins else None
     with shown_progress(cli.output) as progress, spark_session("replay", master, remote, conf) as spark:
         selected = select(
             spark,
-            place,
+            source,
             tenant=tenant or only,
             queue=name_of_queue or None,
             since_ms=_time(since, "--since"),
             until_ms=_time(until, "--until"),
             where=where,
         )
-        target = None if dry_run else target_of(cli)
-        done = replay(spark, place, selected, target, name=name, into=into, progress=progress)
-    lacking = done.matched - done.replayable
-    said = f"{done.replayable:,} of {done.matched:,} messages " + (
-        "would be replayed" if done.is_dry_run else f"offered; {done.enqueued:,} enqueued, {done.known:,} were before"
+        target = None if dry_run else make_target(cli)
+        done = replay(spark, source, selected, target, name=name, into=into, progress=progress)
+    missing = done.matched - done.replayable
+    text = f"{done.replayable:,} of {done.matched:,} messages " + (
+        "would be replayed"
+        if done.is_dry_run
+        else f"selected; {done.enqueued:,} enqueued, {done.known:,} had been replayed before"
     )
-    if lacking:
-        said += f"; of {lacking:,} the lake has no payload"
-    finish(cli.output, done, said, is_sound=done.is_sound, checks=done.checks)
+    if missing:
+        text += f"; the lake lacks the payload of {missing:,}"
+    finish(cli.output, done, text, is_sound=done.is_sound, checks=done.checks)
 
 
 def triage(
     cli: CommandSession,
     queue: AnyQueue = "*/*",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show so many clusters.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of clusters to show.")] = 50,
     error_contains: Containing = None,
     where: Where = None,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Dead letters by what went wrong: errors alike but for numbers, ids, hosts and quoted text are one cluster."""
+    """Group dead letters into clusters of similar errors.
+
+    Errors that differ only in numbers, ids, hosts and quoted text belong to one cluster.
+    """
     from holdfast.pipeline.jobs.failed_messages import select, triage
 
     with shown_progress(cli.output), spark_session("triage", master, remote, conf) as spark:
-        letters = select(_letters(spark, cli, queue), error_contains=error_contains, where=where)
+        letters = select(_read_dead_letters(spark, cli, queue), error_contains=error_contains, where=where)
         found = triage(letters, limit)
     rows = (
         {
@@ -238,53 +271,60 @@ def redrive(
     error_contains: Containing = None,
     where: Where = None,
     rate: Annotated[
-        float | None, typer.Option(min=0.001, metavar="PER_S", help="At most so many a second.", show_default=False)
+        float | None,
+        typer.Option(min=0.001, metavar="PER_S", help="Maximum number of messages per second.", show_default=False),
     ] = None,
     dry_run: DryRun = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Bring a selection of dead letters back, at a rate: a cluster that triage named, or by any condition.
+    """Return selected dead letters to their queues, by a cluster of triage or by any condition.
 
-    `--where` is SQL over tenant, queue, id, error and reason. Killed, it is run again: it takes those that are left.
+    The condition of --where applies to tenant, queue, id, error and reason. The command is safe to kill and to run
+    again: it continues with the remaining dead letters.
     """
     from holdfast.pipeline.jobs.failed_messages import redrive, select
 
     with shown_progress(cli.output) as progress, spark_session("redrive", master, remote, conf) as spark:
-        chosen = select(_letters(spark, cli, queue), cluster=cluster, error_contains=error_contains, where=where)
+        chosen = select(
+            _read_dead_letters(spark, cli, queue), cluster=cluster, error_contains=error_contains, where=where
+        )
         done = redrive(chosen, cli.hf, rate_per_s=rate, is_dry_run=dry_run, progress=progress)
-    said = (
+    text = (
         f"{done.matched:,} would be redriven"
         if dry_run
         else f"{done.redriven:,} redriven of {done.matched:,}; {done.gone:,} were no longer dead letters"
     )
-    finish(cli.output, done, said, is_sound=done.is_sound, checks=done.checks)
+    finish(cli.output, done, text, is_sound=done.is_sound, checks=done.checks)
 
 
 def register(app: typer.Typer) -> None:
+    """Add the commands of this module to `holdfast pipeline`."""
     for job in (load, drain, replay, triage, redrive):
         client_command(app, MOVE, may_create=job in (load, replay))(job)
 
 
-def _letters(spark: "SparkSession", cli: CommandSession, queue: str) -> "DataFrame":
-    from holdfast.pipeline.jobs.failed_messages import letters_of_opened, letters_of_source
+def _read_dead_letters(spark: "SparkSession", cli: CommandSession, queue: str) -> "DataFrame":
+    from holdfast.pipeline.jobs.failed_messages import read_opened_letters, read_source_letters
 
-    tenant, name = parts(queue)
-    if is_shared(cli):
-        return letters_of_source(spark, source_options(cli), tenant, name)
-    return letters_of_opened(spark, cli.hf, tenant, name)
+    tenant, name = split_queue(queue)
+    if is_reachable_by_tasks(cli):
+        return read_source_letters(spark, source_options(cli), tenant, name)
+    return read_opened_letters(spark, cli.hf, tenant, name)
 
 
-def parts(queue: str) -> tuple[str, str]:
+def split_queue(queue: str) -> tuple[str, str]:
+    """Split `queue` or `tenant/queue`; an empty queue means all."""
     tenant, _, name = queue.rpartition("/")
-    return tenant or "default", name or _EVERY
+    return tenant or "default", name or _ALL
 
 
 def _require_server(cli: CommandSession, job: str) -> None:
-    if not is_shared(cli):
+    if not is_reachable_by_tasks(cli):
         raise Usage(
-            f"{job} claims from Spark's own processes, which cannot share {cli.place.url}: serve it, give its URL"
+            f"{job} claims messages in Spark's processes, which cannot open {cli.target.url}: "
+            "serve the store with `holdfast serve`, and give the URL of the server"
         )
 
 
@@ -295,11 +335,11 @@ def _format_of(paths: list[str]) -> "Format":
     known = {"json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet", "txt": "text"}
     kinds = {known.get(each, "") for each in endings}
     if len(kinds) != 1 or "" in kinds:
-        raise Usage("what kind of files are these? Give --format json, csv, parquet or text")
+        raise Usage("the file extensions do not determine the format: give --format json, csv, parquet or text")
     return Format(kinds.pop())
 
 
-def _place(path: str) -> str:
+def _resolve_path(path: str) -> str:
     return path if "://" in path else str(Path(path).absolute())
 
 

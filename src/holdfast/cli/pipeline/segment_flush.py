@@ -1,4 +1,4 @@
-"""Segments of a log landed by Spark's workers: importable there by its name."""
+"""Flushing of one log segment. Spark's workers import this module by its name."""
 
 from functools import partial
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 from holdfast.pipeline.jobs.flush import FlushSegment, SegmentDone, SegmentToFlush
 
 
-def segments_of(directories: list[Path]) -> list[SegmentToFlush]:
+def list_segments(directories: list[Path]) -> list[SegmentToFlush]:
+    """List the segments of all log directories."""
     from holdfast.stores.buffered.log.reader import segment_files
 
     return [
@@ -17,10 +18,12 @@ def segments_of(directories: list[Path]) -> list[SegmentToFlush]:
 
 
 def flusher(urls: list[str], *, is_over: bool, is_dry_run: bool) -> FlushSegment:
+    """Return the function that flushes one segment to the databases. It can be pickled."""
     return partial(flush_segment, urls, is_over, is_dry_run)
 
 
 def flush_segment(urls: list[str], is_over: bool, is_dry_run: bool, segment: SegmentToFlush) -> SegmentDone:
+    """Flush the calls of one segment, and count those that are in no database afterwards."""
     from holdfast.stores.buffered.log.reader import SegmentFile, read_calls
     from holdfast.stores.postgres.landing.flushing import FlushResult, flush, landed
 

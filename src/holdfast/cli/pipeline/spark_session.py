@@ -1,4 +1,4 @@
-"""What every command of `holdfast pipeline` has: a Spark session, a lake, progress, and how it ends."""
+"""The parts that the commands of `holdfast pipeline` share: options, Spark session, lake, progress and result."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,50 +20,54 @@ if TYPE_CHECKING:
     from holdfast.pipeline.jobs.targets import WriteTarget
     from holdfast.pipeline.lake.lake import Lake
 
-# As `holdfast verify`: something is not as it must be.
+# The exit code if counts that must agree differ, as for `holdfast verify`.
 DISAGREES = 4
 
 _SPARK = "Spark"
 
 LakeAt = Annotated[
-    str, typer.Option("--lake", "-l", metavar="DIR|URL", help="The lake: a directory, or s3://, gs:// and the like.")
+    str, typer.Option("--lake", "-l", metavar="DIR|URL", help="Directory or URL of the lake (s3://, gs://, …).")
 ]
 LakeFormat = Annotated[
     str | None,
     typer.Option(
-        metavar="delta|iceberg|parquet", help="Default: delta where delta-rs is installed.", show_default=False
+        metavar="delta|iceberg|parquet",
+        help="Format of the lake's tables. [default: delta if delta-rs is installed, else parquet]",
+        show_default=False,
     ),
 ]
 Master = Annotated[
     str | None,
     typer.Option(
-        metavar="MASTER", help="Spark's master. Default: local[*]", rich_help_panel=_SPARK, show_default=False
+        metavar="MASTER", help="Master URL of Spark. [default: `local[*]`]", rich_help_panel=_SPARK, show_default=False
     ),
 ]
 Remote = Annotated[
     str | None,
     typer.Option(
-        metavar="sc://HOST", help="Run on a Spark Connect server.", rich_help_panel=_SPARK, show_default=False
+        metavar="sc://HOST", help="URL of a Spark Connect server to run on.", rich_help_panel=_SPARK, show_default=False
     ),
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark.", rich_help_panel=_SPARK, show_default=False),
+    typer.Option(
+        "--conf", metavar="KEY=VALUE", help="Setting of Spark. Repeatable.", rich_help_panel=_SPARK, show_default=False
+    ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
 
 
 @contextmanager
 def spark_session(
     name: str, master: str | None = None, remote: str | None = None, conf: list[str] | None = None
 ) -> "Iterator[SparkSession]":
-    """A session for one job; one that was there before stays."""
+    """Open a session for one job, or use the active session, which is then not stopped at the end."""
     from pyspark.sql import SparkSession
 
     from holdfast.pipeline.session import open_session
 
     is_ours = SparkSession.getActiveSession() is None
-    session = open_session(f"holdfast {name}", master=master, remote=remote, settings=settings_of(conf, "--conf"))
+    session = open_session(f"holdfast {name}", master=master, remote=remote, settings=parse_settings(conf, "--conf"))
     try:
         yield session
     finally:
@@ -71,8 +75,8 @@ def spark_session(
             session.stop()
 
 
-def settings_of(given: list[str] | None, option: str) -> dict[str, str]:
-    """Of KEY=VALUE pairs."""
+def parse_settings(given: list[str] | None, option: str) -> dict[str, str]:
+    """Parse the KEY=VALUE values of a repeatable option."""
     settings: dict[str, str] = {}
     for each in given or []:
         key, equals, value = each.partition("=")
@@ -82,21 +86,22 @@ def settings_of(given: list[str] | None, option: str) -> dict[str, str]:
     return settings
 
 
-def lake_of(place: str, format: str | None) -> "Lake":
+def open_lake(location: str, format: str | None) -> "Lake":
+    """Return the lake at a URL or in a directory."""
     from holdfast.pipeline.lake.lake import Lake, LakeKind
 
     if format is not None and format not in list(LakeKind):
-        raise Usage(f"--lake-format {format!r} is not known: give {' or '.join(LakeKind)}")
-    # Spark and delta-rs are told the same place, whatever the directory they run in.
-    at = place if "://" in place else str(Path(place).absolute())
-    return Lake(at, None if format is None else LakeKind(format))
+        raise Usage(f"--lake-format {format!r} is unknown: give {' or '.join(LakeKind)}")
+    # Absolute, because Spark and delta-rs may run in other directories.
+    url = location if "://" in location else str(Path(location).absolute())
+    return Lake(url, None if format is None else LakeKind(format))
 
 
-def journal_of(cli: CommandSession) -> "ArchiveJournal":
-    """A server's journal is read by Spark's tasks; that of a store which one process has open, by this one."""
+def open_journal(cli: CommandSession) -> "ArchiveJournal":
+    """Return the journal: read by Spark's tasks if they can reach the store, otherwise by this process."""
     from holdfast.pipeline.jobs.journals import OpenedJournal, SourceJournal
 
-    if not is_shared(cli):
+    if not is_reachable_by_tasks(cli):
         return OpenedJournal(cli.hf)
     from holdfast.server.bulk import open_feed
 
@@ -104,47 +109,51 @@ def journal_of(cli: CommandSession) -> "ArchiveJournal":
 
 
 @contextmanager
-def snapshot_of(
+def read_snapshot(
     cli: CommandSession, spark: "SparkSession", tenant: str = "*", queue: str = "*"
 ) -> "Iterator[DataFrame]":
-    """The messages that stand in the store, with their payloads."""
-    from holdfast.pipeline.jobs.migrate import snapshot_of_opened, snapshot_of_source
+    """Read the messages of the store with their payloads."""
+    from holdfast.pipeline.jobs.migrate import read_opened_snapshot, read_source_snapshot
 
-    if is_shared(cli):
-        yield snapshot_of_source(spark, source_options(cli), tenant, queue)
+    if is_reachable_by_tasks(cli):
+        yield read_source_snapshot(spark, source_options(cli), tenant, queue)
         return
-    with snapshot_of_opened(spark, cli.hf, tenant, queue) as snapshot:
+    with read_opened_snapshot(spark, cli.hf, tenant, queue) as snapshot:
         yield snapshot
 
 
-def target_of(cli: CommandSession) -> "WriteTarget":
-    """Where a job enqueues: a server is written to by Spark's tasks, a store that one process has open by this one."""
+def make_target(cli: CommandSession) -> "WriteTarget":
+    """Return the target of enqueues, written by Spark's tasks if they can reach the store, else by this process."""
     from holdfast.pipeline.jobs.targets import OpenedTarget, SinkTarget
 
-    return SinkTarget(source_options(cli)) if is_shared(cli) else OpenedTarget(cli.hf)
+    return SinkTarget(source_options(cli)) if is_reachable_by_tasks(cli) else OpenedTarget(cli.hf)
 
 
-def is_shared(cli: CommandSession) -> bool:
-    """Whether Spark's tasks reach it by themselves: a server, or databases whose URL may stand in a plan."""
-    url = cli.place.url
+def is_reachable_by_tasks(cli: CommandSession) -> bool:
+    """Return True for stores that Spark's tasks can reach: servers, and databases without a password in their URL.
+
+    A password must not become part of Spark's plan.
+    """
+    url = cli.target.url
     if not url.lower().startswith(("postgres://", "postgresql://")):
-        return cli.place.is_server
+        return cli.target.is_server
     return not any(urlsplit(each).password for each in url.split(","))
 
 
 def source_options(cli: CommandSession) -> dict[str, str]:
-    options = {"url": cli.place.url}
-    return options if cli.place.token is None else {**options, "token": cli.place.token}
+    """Return the options of the data source `holdfast` for the command's target."""
+    options = {"url": cli.target.url}
+    return options if cli.target.token is None else {**options, "token": cli.target.token}
 
 
 @contextmanager
 def shown_progress(output: Output, first: str = "starting Spark") -> "Iterator[Progress]":
-    """A bar on a terminal's stderr, nothing elsewhere."""
+    """Show progress bars on stderr if it is a terminal. Yield the function that updates them."""
     from rich.console import Console
 
     console = Console(stderr=True)
     if output.is_json or output.is_quiet or not console.is_terminal:
-        yield lambda what, done, total: None
+        yield lambda stage, done, total: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -158,21 +167,21 @@ def shown_progress(output: Output, first: str = "starting Spark") -> "Iterator[P
     with Progress(*columns, console=console, transient=True) as bars:
         tasks: dict[str, Any] = {}
 
-        def tell(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
+        def show(stage: str, done: int, total: int | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total)
 
-        tell(first, 0, None)
-        yield tell
+        show(first, 0, None)
+        yield show
 
 
-def finish(output: Output, answer: Any, said: str, *, is_sound: bool, checks: "list[Check] | None" = None) -> None:
-    """Say what was done; if counts that must agree do not, say which and exit with 4."""
+def finish(output: Output, result: Any, text: str, *, is_sound: bool, checks: "list[Check] | None" = None) -> None:
+    """Print the result. If counts that must agree differ, print which ones, and exit with 4."""
     if output.is_json:
-        echo_json(answer)
+        echo_json(result)
     elif not output.is_quiet:
-        typer.echo(said)
+        typer.echo(text)
     if is_sound:
         return
     for each in checks or []:

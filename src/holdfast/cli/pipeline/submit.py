@@ -1,12 +1,13 @@
-"""For spark-submit: `spark-submit … submit.py archive --lake s3://…` is `holdfast pipeline archive --lake s3://…`.
+"""The file for spark-submit: `spark-submit … submit.py archive --lake s3://…` is `holdfast pipeline archive --lake s3://…`.
 
-spark-submit wants a file; this one hands its arguments to the command, which takes the session that is there.
+spark-submit needs a Python file. This one passes its arguments to the command, which uses the active session.
 """
 
 import sys
 
 
 def main() -> None:
+    """Run `holdfast pipeline` with the arguments of this program."""
     from holdfast.cli.main import main as holdfast
 
     sys.argv = ["holdfast", "pipeline", *sys.argv[1:]]

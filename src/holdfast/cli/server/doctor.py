@@ -1,16 +1,15 @@
-"""`holdfast doctor`: what may be wrong here, and what to do about it."""
+"""`holdfast doctor`: find likely problems, and give advice."""
 
 import os
 import platform
 import shutil
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import typer
 
@@ -19,7 +18,7 @@ from holdfast.cli.inspection.tail import start_of
 from holdfast.cli.output import size
 from holdfast.cli.server.probe import Probe, probe
 from holdfast.cli.session import CommandSession
-from holdfast.clock import SystemClock, steady_s
+from holdfast.clock import SystemClock, sleep, steady_s
 from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.extras import has_extra, install_command
@@ -29,16 +28,19 @@ OK, WARN, BAD = "ok", "warn", "bad"
 _GIB = 1 << 30
 _SLOW_FSYNC_MS = 20.0
 _FSYNCS = 20
-# An HTTP date has whole seconds.
+# The server's time comes from an HTTP date, which has whole seconds.
 _SKEW_WARN_S, _SKEW_BAD_S = 3.0, 60.0
-_WATCH_S, _OFF_MS = 0.25, 20
+# How long the clock is watched, and by how much it may drift in that time.
+_CLOCK_WATCH_S, _MAX_DRIFT_MS = 0.25, 20
 _EVENTS = 2_000
-# Each is a call of its own.
+# Each tenant costs one call.
 _MAX_TENANTS = 200
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Finding(NamedTuple):
+    """The result of one check."""
+
     check: str
     status: str
     found: str
@@ -46,7 +48,10 @@ class Finding(NamedTuple):
 
 
 def doctor(cli: CommandSession) -> None:
-    """Check versions, settings, the clock, the disk, and the server or store. Exit code 4: something is wrong."""
+    """Check versions, settings, the clock, the disk, and the server or store.
+
+    Exits with 4 if a check fails.
+    """
     findings = list(_examine(cli))
     cli.output.rows(each._asdict() for each in findings)
     if any(each.status == BAD for each in findings):
@@ -57,14 +62,14 @@ def _examine(cli: CommandSession) -> Iterator[Finding]:
     yield from _versions()
     yield from _settings(cli)
     yield _clock()
-    place = cli.place
-    if place.is_server:
-        yield from _server(cli, probe(place.url))
+    target = cli.target
+    if target.is_server:
+        yield from _server(cli, probe(target.url))
     directory = _data_directory(cli)
     if directory is not None:
         yield _space(directory)
         yield _fsync(directory)
-    if place.is_directory:
+    if target.is_directory:
         yield from _store(cli)
 
 
@@ -84,14 +89,14 @@ def _settings(cli: CommandSession) -> Iterator[Finding]:
     from holdfast.server.setting import Setting
     from holdfast.server.sources import load_settings
 
-    place = cli.place
-    yield Finding("url", OK, f"{place.url} ({place.origin('url')})")
-    yield Finding("tenant", OK, f"{place.tenant} ({place.origin('tenant')})")
-    yield Finding("token", OK, "none" if place.token is None else f"given ({place.origin('token')})")
+    target = cli.target
+    yield Finding("url", OK, f"{target.url} ({target.origin('url')})")
+    yield Finding("tenant", OK, f"{target.tenant} ({target.origin('tenant')})")
+    yield Finding("token", OK, "none" if target.token is None else f"given ({target.origin('token')})")
     try:
         loaded = load_settings({}, os.environ)
     except InvalidArgument as error:
-        yield Finding("settings", BAD, error.message, "`holdfast serve` refuses to start with it")
+        yield Finding("settings", BAD, error.message, "`holdfast serve` does not start with it")
         return
     for warning in loaded.warnings:
         yield Finding("settings", WARN, warning, "correct its name, or unset it")
@@ -105,30 +110,30 @@ def _settings(cli: CommandSession) -> Iterator[Finding]:
 
 
 def _clock() -> Finding:
-    """Whether the wall clock goes as the steady one does, which a running process keeps to."""
+    """Compare the wall clock with the steady clock, by which a running process counts time."""
     before = SystemClock()
-    threading.Event().wait(_WATCH_S)
+    sleep(_CLOCK_WATCH_S)
     off_ms = abs(SystemClock().now_ms() - before.now_ms())
-    if off_ms > _OFF_MS:
+    if off_ms > _MAX_DRIFT_MS:
         return Finding(
             "clock",
             WARN,
-            f"wall time went {off_ms} ms wrong in {_WATCH_S:g} s",
-            "let NTP slew the clock and not step it; in a virtual machine, look at its time source",
+            f"the wall clock drifted by {off_ms} ms within {_CLOCK_WATCH_S:g} s",
+            "let NTP slew the clock instead of stepping it; in a virtual machine, check its time source",
         )
-    return Finding("clock", OK, f"wall and steady time agree within {max(off_ms, 1)} ms")
+    return Finding("clock", OK, f"wall clock and steady clock agree within {max(off_ms, 1)} ms")
 
 
 # --- The disk ------------------------------------------------------------------------------------------------------
 
 
 def _data_directory(cli: CommandSession) -> Path | None:
-    """The store's, or the nearest that exists; of a server elsewhere there is none here."""
+    """Return the store's directory or its nearest existing parent; None for a server elsewhere."""
     from holdfast.server.settings import DEFAULT_DATA
 
-    wanted = cli.place.url if cli.place.is_directory else os.environ.get("HOLDFAST_DATA") or DEFAULT_DATA
+    wanted = cli.target.url if cli.target.is_directory else os.environ.get("HOLDFAST_DATA") or DEFAULT_DATA
     path = Path(wanted).absolute()
-    if not cli.place.is_directory and not path.is_dir():
+    if not cli.target.is_directory and not path.is_dir():
         return None
     while not path.is_dir():
         path = path.parent
@@ -139,34 +144,37 @@ def _space(directory: Path) -> Finding:
     usage = shutil.disk_usage(directory)
     found = f"{size(usage.free)} of {size(usage.total)} free at {directory}"
     if usage.free < 0.2 * _GIB:
-        return Finding("disk space", BAD, found, "free some: a full disk stops every enqueue")
+        return Finding("disk space", BAD, found, "free some space: a full disk stops every enqueue")
     if usage.free < _GIB or usage.free < 0.03 * usage.total:
-        return Finding("disk space", WARN, found, "free some before it is full; see journal_retention")
+        return Finding("disk space", WARN, found, "free some space before the disk is full; see journal_retention")
     return Finding("disk space", OK, found)
 
 
 def _fsync(directory: Path) -> Finding:
     try:
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
-            took = [_time(lambda: _write_through(file)) for _ in range(_FSYNCS)]
+            took = [_time(lambda: _write_and_sync(file)) for _ in range(_FSYNCS)]
     except OSError as error:
         return Finding(
-            "fsync", BAD, f"{directory}: {error.strerror}", "a store must be able to write here: check owner and mode"
+            "fsync",
+            BAD,
+            f"{directory}: {error.strerror}",
+            "a store must be able to write here: check the owner and the mode",
         )
     middle, worst = 1_000 * median(took), 1_000 * max(took)
     found = f"median {middle:.2f} ms, worst {worst:.2f} ms at {directory}"
     if middle > _SLOW_FSYNC_MS:
         return Finding(
-            "fsync", WARN, found, "every durable answer waits for it: use a local SSD; enqueue and ack in batches"
+            "fsync", WARN, found, "every durable operation waits for fsync: use a local SSD; enqueue and ack in batches"
         )
     if middle < 0.02:
-        return Finding("fsync", WARN, found, "too fast to be true: is this a RAM disk, or a disk that does not sync?")
+        return Finding("fsync", WARN, found, "suspiciously fast: is this a RAM disk, or a disk that ignores fsync?")
     return Finding("fsync", OK, found)
 
 
-def _write_through(file: object) -> None:
-    os.write(file.fileno(), b"\0" * 4_096)  # type: ignore[attr-defined]
-    os.fsync(file.fileno())  # type: ignore[attr-defined]
+def _write_and_sync(file: IO[bytes]) -> None:
+    os.write(file.fileno(), b"\0" * 4_096)
+    os.fsync(file.fileno())
 
 
 def _time(act: Callable[[], None]) -> float:
@@ -179,61 +187,70 @@ def _time(act: Callable[[], None]) -> float:
 
 
 def _server(cli: CommandSession, seen: Probe) -> Iterator[Finding]:
-    place = cli.place
+    target = cli.target
     if seen.error is not None:
         yield Finding("server", BAD, seen.error, "is `holdfast serve` running there, and is the URL right?")
         return
     status, advice = (
-        (OK, "") if seen.is_ready else (BAD, "its log says why; the store may be out of reach, or it closes")
+        (OK, "")
+        if seen.is_ready
+        else (BAD, "see its log: the store may be unreachable, or the server is shutting down")
     )
-    yield Finding("server", status, f"{seen.readiness}, answers in {seen.took_ms:.1f} ms", advice)
+    yield Finding("server", status, f"{seen.readiness}, responds in {seen.took_ms:.1f} ms", advice)
     if seen.version is not None:
         same = seen.version == version("holdfast")
-        yield Finding("server version", OK if same else WARN, seen.version, "" if same else "use the same version here")
+        yield Finding(
+            "server version", OK if same else WARN, seen.version, "" if same else "use the same version on both sides"
+        )
     if seen.skew_s is not None:
         found = f"{abs(seen.skew_s):.1f} s {'ahead of' if seen.skew_s > 0 else 'behind'} the server's"
         if abs(seen.skew_s) < _SKEW_WARN_S:
-            yield Finding("clock skew", OK, "less than the second that can be told")
+            yield Finding("clock skew", OK, f"less than {_SKEW_WARN_S:g} s")
         else:
             status = BAD if abs(seen.skew_s) > _SKEW_BAD_S else WARN
             yield Finding(
-                "clock skew", status, found, "run NTP on both: tokens expire, and --at is meant, by the clock"
+                "clock skew",
+                status,
+                found,
+                "run NTP on both machines: the expiry of tokens and --at depend on the clock",
             )
-    if place.token is not None and place.url.startswith("http://") and not any(each in place.url for each in _LOOPBACK):
-        yield Finding("token", WARN, "travels unencrypted", "use https://, or a tunnel")
-    yield from _welcome(cli)
+    if (
+        target.token is not None
+        and target.url.startswith("http://")
+        and not any(each in target.url for each in _LOOPBACK)
+    ):
+        yield Finding("token", WARN, "is sent unencrypted", "use https://, or a tunnel")
+    yield from _access(cli)
 
 
 def _store(cli: CommandSession) -> Iterator[Finding]:
-    if not Path(cli.place.url).exists():
-        yield Finding("store", WARN, f"there is none at {cli.place.url} yet", "the first enqueue makes it")
+    if not Path(cli.target.url).exists():
+        yield Finding("store", WARN, f"there is no store at {cli.target.url} yet", "the first enqueue creates it")
         return
-    yield from _welcome(cli)
+    yield from _access(cli)
 
 
-def _welcome(cli: CommandSession) -> Iterator[Finding]:
-    """Look at the queues of every tenant that this caller sees, or of the one that was given."""
+def _access(cli: CommandSession) -> Iterator[Finding]:
+    """Check the queues of the given tenant, or of all tenants that the caller may see."""
     try:
         tenants = _tenants(cli)
-        looked_at = tenants[:_MAX_TENANTS]
-        failed = {
-            f"{tenant}/{each.queue}": each.failed for tenant in looked_at for each in cli.hf.queues(tenant=tenant)
-        }
+        checked = tenants[:_MAX_TENANTS]
+        failed = {f"{tenant}/{each.queue}": each.failed for tenant in checked for each in cli.hf.queues(tenant=tenant)}
     except StoreUnavailable as error:
-        # One that another process has is in use, not broken.
+        # A store that another process has open is not damaged.
         yield Finding("store", WARN if "in use" in error.message else BAD, error.message, "")
         return
     except HoldfastError as error:
         yield Finding("access", BAD, error.message, "give the right --token, --tenant or --url")
         return
-    whose = f"tenant {tenants[0]}" if len(tenants) == 1 else f"{len(looked_at):,} tenants"
-    yield Finding("access", OK, f"{len(failed):,} queues of {whose} can be seen")
-    if len(tenants) > len(looked_at):
+    owner = f"tenant {tenants[0]}" if len(tenants) == 1 else f"{len(checked):,} tenants"
+    yield Finding("access", OK, f"{len(failed):,} queues of {owner} are visible")
+    if len(tenants) > len(checked):
         yield Finding(
             "tenants",
             WARN,
-            f"looked at the first {len(looked_at):,} of {len(tenants):,}",
-            "to look at another: --tenant",
+            f"checked the first {len(checked):,} of {len(tenants):,}",
+            "to check another, give --tenant",
         )
     if total := sum(failed.values()):
         worst = max(failed, key=failed.__getitem__)
@@ -242,19 +259,19 @@ def _welcome(cli: CommandSession) -> Iterator[Finding]:
 
 
 def _tenants(cli: CommandSession) -> list[str]:
-    if not _is_of_every_tenant(cli):
-        return [cli.place.tenant]
-    # A store without a queue has no tenants yet.
-    return sorted(each.tenant for each in cli.hf.tenants()) or [cli.place.tenant]
+    if not _covers_all_tenants(cli):
+        return [cli.target.tenant]
+    # A store without queues has no tenants.
+    return sorted(each.tenant for each in cli.hf.tenants()) or [cli.target.tenant]
 
 
-def _is_of_every_tenant(cli: CommandSession) -> bool:
-    """Return whether no tenant was given: an operator, and anyone without identities, then means all of them."""
-    return cli.place.origin("tenant") == "default"
+def _covers_all_tenants(cli: CommandSession) -> bool:
+    """Return True if no tenant was given. Operators, and callers of a server without tokens, then see every tenant."""
+    return cli.target.origin("tenant") == "default"
 
 
 def _leases(cli: CommandSession) -> Iterator[Finding]:
-    tenant = None if _is_of_every_tenant(cli) else cli.place.tenant
+    tenant = None if _covers_all_tenants(cli) else cli.target.tenant
     try:
         page = cli.hf.journal(start_of(cli.hf, _EVENTS, tenant), _EVENTS, tenant=tenant)
     except HoldfastError as error:
@@ -262,12 +279,12 @@ def _leases(cli: CommandSession) -> Iterator[Finding]:
         return
     expired = [each for each in page if each.event is Event.EXPIRED or each.reason == "lease_expired"]
     if not expired:
-        yield Finding("leases", OK, f"none ran out in the last {len(page):,} events")
+        yield Finding("leases", OK, f"none expired in the last {len(page):,} events")
         return
     [(name, _)] = Counter(f"{each.tenant}/{each.queue}" for each in expired).most_common(1)
     yield Finding(
         "leases",
         WARN,
-        f"{len(expired):,} ran out in the last {len(page):,} events, most in {name}",
-        "workers died, or handlers outlast their lease: holdfast policy QUEUE lease=…, or extend while working",
+        f"{len(expired):,} expired in the last {len(page):,} events, most in {name}",
+        "workers died, or handlers run longer than the lease: holdfast policy QUEUE lease=…, or extend while working",
     )

@@ -1,4 +1,4 @@
-"""A look at a server from outside: whether it answers, what it says of itself, and what time it is there."""
+"""The readiness, version and clock of a server, read over plain HTTP."""
 
 import http.client
 import ssl
@@ -15,6 +15,8 @@ _TIMEOUT_S = 5.0
 
 
 class Probe(NamedTuple):
+    """The state of a server. With `error`, nothing else is known."""
+
     error: str | None = None
     is_ready: bool = False
     readiness: str = ""
@@ -24,7 +26,7 @@ class Probe(NamedTuple):
     version: str | None = None
 
 
-class _Said(NamedTuple):
+class _Response(NamedTuple):
     status: int
     date: str | None
     body: bytes
@@ -32,17 +34,18 @@ class _Said(NamedTuple):
 
 
 def probe(url: str) -> Probe:
+    """Ask a server for its readiness, version and time. Never raises for a server that cannot be reached."""
     try:
         ready = _get(url, "/readyz")
         now_ms = SystemClock().now_ms()
         described = _get(url, "/openapi.json")
     except (OSError, http.client.HTTPException, HoldfastError, ValueError) as error:
         return Probe(
-            error=f"{url} does not answer: {getattr(error, 'strerror', None) or str(error) or type(error).__name__}"
+            error=f"{url} does not respond: {getattr(error, 'strerror', None) or str(error) or type(error).__name__}"
         )
     document = _document(ready.body)
     if "status" not in document:
-        return Probe(error=f"what answers at {url} is not Holdfast (status {ready.status})")
+        return Probe(error=f"the server at {url} is not Holdfast (status {ready.status})")
     reason = f": {document['reason']}" if document.get("reason") else ""
     info = _document(described.body).get("info")
     return Probe(
@@ -54,7 +57,7 @@ def probe(url: str) -> Probe:
     )
 
 
-def _get(url: str, path: str) -> _Said:
+def _get(url: str, path: str) -> _Response:
     parts = urlsplit(url)
     connection: http.client.HTTPConnection
     if parts.scheme.lower() == "https":
@@ -65,9 +68,9 @@ def _get(url: str, path: str) -> _Said:
     try:
         began = steady_s()
         connection.request("GET", parts.path.rstrip("/") + path)
-        answer = connection.getresponse()
+        response = connection.getresponse()
         took_ms = (steady_s() - began) * 1_000
-        return _Said(answer.status, answer.getheader("date"), answer.read(8 << 20), took_ms)
+        return _Response(response.status, response.getheader("date"), response.read(8 << 20), took_ms)
     finally:
         connection.close()
 
@@ -76,11 +79,11 @@ def _skew_s(date: str | None, now_ms: int) -> float | None:
     if date is None:
         return None
     try:
-        there_s = parsedate_to_datetime(date).timestamp()
+        server_s = parsedate_to_datetime(date).timestamp()
     except ValueError:
         return None
-    # Cut off to whole seconds, the time there was half a second later on average.
-    return now_ms / 1_000 - there_s - 0.5
+    # The date is truncated to whole seconds: the true time is half a second later on average.
+    return now_ms / 1_000 - server_s - 0.5
 
 
 def _document(body: bytes) -> dict[str, object]:

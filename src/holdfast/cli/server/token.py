@@ -1,4 +1,4 @@
-"""`holdfast token`: make a token for callers of a server, or explain one."""
+"""`holdfast token`: create a token for callers of a server, or check one."""
 
 import asyncio
 import math
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_SCOPE = "read write"
 _DEFAULT_TTL = "1h"
-# Tokens cannot be taken back one by one: a longer life asks for another way to identify a caller.
+# Single tokens cannot be revoked, so a longer life is refused.
 _MAX_TTL_MS = 3_650 * 86_400_000
 # Larger than any token or key file in use.
 _MAX_INPUT_BYTES = 64 * 1_024
@@ -40,30 +40,35 @@ _MAX_INPUT_BYTES = 64 * 1_024
 def token(
     tenant: Annotated[
         str | None,
-        typer.Option("--tenant", "-T", metavar="TENANT", help="Whose queues; `*`: an operator, of every tenant."),
+        typer.Option(
+            "--tenant", "-T", metavar="TENANT", help="Tenant of the caller; `*` for an operator of all tenants."
+        ),
     ] = None,
     scope: Annotated[
         str | None,
         typer.Option(
             metavar="SCOPES",
-            help="Any of read (claim, settle, look), write (enqueue) and admin (all, and queues and policies), "
-            f"separated by spaces. Default: {_DEFAULT_SCOPE}",
+            help="Any of read (claim, settle, inspect), write (enqueue) and admin (these, and queues and policies), "
+            f"separated by spaces. [default: {_DEFAULT_SCOPE}]",
             show_default=False,
         ),
     ] = None,
     ttl: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help=f"How long it is valid. Default: {_DEFAULT_TTL}", show_default=False),
+        typer.Option(
+            metavar="DURATION", help=f"How long the token is valid. [default: {_DEFAULT_TTL}]", show_default=False
+        ),
     ] = None,
     subject: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Who within the tenant: a program's or a person's name.")
+        str | None, typer.Option(metavar="TEXT", help="Name of the program or person within the tenant.")
     ] = None,
     key: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Sign with this private key (PEM or JWK), for a server with `jwt_keys`."),
     ] = None,
     check: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Explain this token instead; `-` reads it from stdin.")
+        str | None,
+        typer.Option(metavar="TOKEN", help="Check this token instead of creating one; `-` reads it from stdin."),
     ] = None,
     jwt_secret: Annotated[str | None, setting_option(SETTINGS["jwt_secret"])] = None,
     jwt_secret_file: Annotated[str | None, setting_option(SETTINGS["jwt_secret_file"])] = None,
@@ -73,12 +78,12 @@ def token(
     config: Annotated[
         str | None, typer.Option(metavar="FILE", help="Read the server's settings from this TOML file.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Answer in JSON: the token, its claims and its end.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: the token, its claims and its expiry.")] = False,
 ) -> None:
-    """Make a token for callers of a server, or explain one with --check.
+    """Create a token for callers of a server, or check one.
 
-    It is signed with the server's `jwt_secret`, or with a private key (`--key`) whose public key is in `jwt_keys`. The
-    settings are read as `holdfast serve` reads them. Exit code 4: a server would refuse the token.
+    The token is signed with `jwt_secret`, or with a private key (`--key`) whose public key is in `jwt_keys`. Settings
+    are read in the same way as by `holdfast serve`. Exits with 4 if a server would refuse the token.
 
     ```console
     HOLDFAST_TOKEN=$(holdfast token --tenant acme --scope "read write" --ttl 12h --subject ci)
@@ -94,16 +99,18 @@ def token(
     }
     settings = _load({name: value for name, value in flags.items() if value is not None}, config)
     if key is not None and settings.jwt_secret is not None:
-        raise Usage("--key and jwt_secret are both given: a server takes one kind of token, give one of them")
+        raise Usage(
+            "--key and jwt_secret exclude each other, because a server accepts one kind of token: give one of them"
+        )
     if check is not None:
         if not (tenant is scope is ttl is subject is None):
-            raise Usage("--check explains a token as it is: leave out --tenant, --scope, --ttl and --subject")
-        from holdfast.cli.server.token_check import explain
+            raise Usage("--check takes a finished token: omit --tenant, --scope, --ttl and --subject")
+        from holdfast.cli.server.token_check import check_token
 
-        explain(settings, _read_key(key), _read_token(check), as_json=json)
+        check_token(settings, _read_key(key), _read_token(check), as_json=json)
         return
     if tenant is None:
-        raise Usage("give --tenant, or --check to explain a token")
+        raise Usage("give --tenant, or check a token with --check")
     claims = _claims(
         settings,
         tenant,
@@ -111,11 +118,11 @@ def token(
         _DEFAULT_TTL if ttl is None else ttl,
         subject,
     )
-    made = asyncio.run(_sign(settings, _read_key(key), claims))
+    signed = asyncio.run(_sign(settings, _read_key(key), claims))
     if json:
-        echo_json({"token": made, "claims": claims, "expires_at": claims["exp"] * 1_000})
+        echo_json({"token": signed, "claims": claims, "expires_at": claims["exp"] * 1_000})
     else:
-        typer.echo(made)
+        typer.echo(signed)
 
 
 def _load(flags: dict[str, str], config: str | None) -> "Settings":
@@ -138,10 +145,10 @@ def _read_key(path: str | None) -> bytes | None:
 def _read_token(given: str) -> bytes:
     text = sys.stdin.read(_MAX_INPUT_BYTES) if given == "-" else given
     text = text.strip()
-    if text[:7].lower() == "bearer ":  # as it stands in a header
+    if text[:7].lower() == "bearer ":  # copied from an Authorization header
         text = text[7:].strip()
     if not text:
-        raise Usage("there is no token to check: give --check TOKEN, or pipe it into --check -")
+        raise Usage("the token to check is empty: give --check TOKEN, or pipe it into --check -")
     return text.encode(errors="surrogateescape")
 
 
@@ -170,16 +177,16 @@ def _claims(settings: "Settings", tenant: str, scope: str, ttl: str, subject: st
 
 
 async def _sign(settings: "Settings", key: bytes | None, claims: dict[str, Any]) -> str:
-    """Sign the claims, and see that a server with the same settings accepts them."""
+    """Sign the claims, and check that a server with the same settings accepts them."""
     async with verifying_identity(settings) as identity:
         signing = _signing_key(settings, key, identity)
-        made = signing.sign(claims)
-        judge = identity or identity_of_key(signing, settings)
+        token = signing.sign(claims)
+        verifier = identity or identity_of_key(signing, settings)
         try:
-            judge.identify((await judge.verify_signature(made.encode())).payload)
+            verifier.identify((await verifier.verify_signature(token.encode())).payload)
         except Unauthenticated as error:
             raise InvalidArgument(f"a server would refuse the token: {error.message}") from None
-        return made
+        return token
 
 
 def _signing_key(settings: "Settings", key: bytes | None, identity: "TokenIdentity | None") -> "SigningKey":
@@ -190,11 +197,12 @@ def _signing_key(settings: "Settings", key: bytes | None, identity: "TokenIdenti
     if settings.jwt_secret is not None:
         return secret_signing_key(settings.jwt_secret.reveal())
     if settings.jwt_keys is not None:
-        raise Usage("jwt_keys are public keys: give the private one with --key FILE")
-    raise Usage("there is nothing to sign with: give jwt_secret, jwt_secret_file or --key FILE")
+        raise Usage("jwt_keys holds public keys: give the private key with --key FILE")
+    raise Usage("no key to sign with: give jwt_secret, jwt_secret_file or --key FILE")
 
 
 def read_private_key(key: bytes, identity: "TokenIdentity | None") -> "SigningKey":
+    """Read a private key in PEM or JWK. Raise InvalidArgument if a server with these keys would refuse its tokens."""
     from holdfast.doors.identity.keys import UnusableKeys
     from holdfast.doors.identity.signing import private_signing_key
 
@@ -206,7 +214,7 @@ def read_private_key(key: bytes, identity: "TokenIdentity | None") -> "SigningKe
 
 @asynccontextmanager
 async def verifying_identity(settings: "Settings") -> AsyncIterator["TokenIdentity | None"]:
-    """Open what a server with these settings verifies tokens with; None if it has neither secret nor keys."""
+    """Open the token verification of a server with these settings; None if it has neither a secret nor keys."""
     from holdfast.doors.identity.compose import make_token_identity
 
     if settings.jwt_secret is None and settings.jwt_keys is None:
@@ -230,7 +238,7 @@ async def verifying_identity(settings: "Settings") -> AsyncIterator["TokenIdenti
 
 
 def identity_of_key(signing: "SigningKey", settings: "Settings") -> "TokenIdentity":
-    """Return what a server that has the public part of this key verifies tokens with."""
+    """Return the token verification of a server that has the public part of this key."""
     from holdfast.doors.identity.keys import KeySet
     from holdfast.doors.identity.sources import FixedKeys
     from holdfast.doors.identity.tokens import TokenIdentity

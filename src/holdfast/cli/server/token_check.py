@@ -1,4 +1,4 @@
-"""`holdfast token --check`: say what is in a token, and whether a server accepts it, in the server's own words."""
+"""`holdfast token --check`: show the contents of a token, and whether a server accepts it."""
 
 import asyncio
 import json
@@ -21,48 +21,50 @@ if TYPE_CHECKING:
     from holdfast.service.access import Caller
 
 _ABILITIES = {
-    Scope.READ: "claim, settle and look at messages",
+    Scope.READ: "claim, settle and inspect messages",
     Scope.WRITE: "enqueue",
     Scope.ADMIN: "manage queues and policies",
 }
 
 
-# Its first second: a time zone ahead of UTC would show the last day of it as of the year 10000.
+# 9999-01-01. Later instants are not shown, because a time zone ahead of UTC could show the year 10000.
 _YEAR_9999_S = 253_370_764_800
 
 
 class TokenVerdict(NamedTuple):
+    """The decision of a server about a token."""
+
     caller: "Caller | None" = None
-    # The key that signed the token, also where its claims are refused.
+    # The key that signed the token, also if its claims are refused.
     key: str | None = None
     reason: str | None = None
     message: str | None = None
 
 
 class _Unverified(NamedTuple):
-    """Return the unverified header and claims of a token; None for a part that cannot be read."""
+    """The header and claims of a token, not verified. A part that cannot be read is None."""
 
     header: dict[str, Any] | None
     claims: dict[str, Any] | None
 
 
-def explain(settings: "Settings", key: bytes | None, token: bytes, *, as_json: bool) -> None:
-    """Print it. Exit with 4 if a server with these settings would refuse the token, with 2 if that cannot be known."""
-    said = _read(token)
+def check_token(settings: "Settings", key: bytes | None, token: bytes, *, as_json: bool) -> None:
+    """Print the token's contents. Exit with 4 if a server with these settings would refuse it, with 2 without a key."""
+    unverified = _read(token)
     has_keys = key is not None or settings.jwt_secret is not None or settings.jwt_keys is not None
-    verdict = asyncio.run(_judge(settings, key, token)) if has_keys else TokenVerdict()
+    verdict = asyncio.run(_check(settings, key, token)) if has_keys else TokenVerdict()
     accepted = None if not has_keys else verdict.caller is not None
     if as_json:
-        echo_json(_as_json(said, verdict, accepted))
+        echo_json(_as_json(unverified, verdict, accepted))
     else:
-        Output().record(_as_record(said, verdict, accepted))
+        Output().record(_as_record(unverified, verdict, accepted))
     if accepted is None:
         raise Usage("the signature was not checked: give jwt_secret, jwt_secret_file, jwt_keys or --key FILE")
     if not accepted:
         raise typer.Exit(REFUSED)
 
 
-async def _judge(settings: "Settings", key: bytes | None, token: bytes) -> TokenVerdict:
+async def _check(settings: "Settings", key: bytes | None, token: bytes) -> TokenVerdict:
     async with verifying_identity(settings) as identity:
         signing = None if key is None else read_private_key(key, identity)
         if identity is not None:
@@ -100,7 +102,7 @@ def _read(token: bytes) -> _Unverified:
 
 
 def _object(document: bytes) -> dict[str, Any] | None:
-    """Return a JSON object; None for anything else, and for texts that cannot be printed (half surrogates)."""
+    """Decode a JSON object. Return None for other values, and for text with lone surrogates: it cannot be printed."""
     try:
         found = msgspec.json.decode(document)
     except (ValueError, RecursionError):
@@ -108,35 +110,35 @@ def _object(document: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _as_json(said: _Unverified, verdict: TokenVerdict, accepted: bool | None) -> dict[str, Any]:
+def _as_json(unverified: _Unverified, verdict: TokenVerdict, accepted: bool | None) -> dict[str, Any]:
     return {
         "accepted": accepted,
         "reason": verdict.reason,
         "message": verdict.message,
         "signed_by": verdict.key,
-        "header": said.header,
-        "claims": said.claims,
-        "expires_at": _instant_ms((said.claims or {}).get("exp")),
+        "header": unverified.header,
+        "claims": unverified.claims,
+        "expires_at": _instant_ms((unverified.claims or {}).get("exp")),
         "may": _abilities(verdict.caller),
     }
 
 
-def _as_record(said: _Unverified, verdict: TokenVerdict, accepted: bool | None) -> dict[str, Any]:
+def _as_record(unverified: _Unverified, verdict: TokenVerdict, accepted: bool | None) -> dict[str, Any]:
     refusal = "no" if verdict.message is None else f"no: {verdict.message} ({verdict.reason})"
     record: dict[str, Any] = {
         "accepted": {True: "yes", False: refusal, None: "unknown"}[accepted],
         "signed by": verdict.key or ("not checked" if accepted is None else "no key of this server"),
     }
-    # Each under a name of its own, so that a claim `accepted` cannot pass for the verdict.
-    for kind, fields in (("header", said.header or {}), ("claim", said.claims or {})):
+    # Prefixed, so that a claim named `accepted` cannot be mistaken for the verdict.
+    for kind, fields in (("header", unverified.header or {}), ("claim", unverified.claims or {})):
         for name, value in fields.items():
-            record[f"{kind} {printable(name[:40])}"] = _shown(name, value)
+            record[f"{kind} {printable(name[:40])}"] = _format_claim(name, value)
     if verdict.caller is not None:
         record["may"] = "; ".join(_abilities(verdict.caller) or ["nothing: it has no scope"])
     return record
 
 
-def _shown(name: str, value: Any) -> str:
+def _format_claim(name: str, value: Any) -> str:
     if name in ("iat", "nbf", "exp") and (at_ms := _instant_ms(value)) is not None:
         ahead_ms = at_ms - SystemClock().now_ms()
         distance = f"in {duration(ahead_ms)}" if ahead_ms > 0 else f"{duration(-ahead_ms)} ago"
@@ -145,14 +147,14 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _instant_ms(value: object) -> int | None:
-    """Return a NumericDate in milliseconds; None for anything else, and beyond the years that can be shown."""
+    """Return a NumericDate in milliseconds. Return None for any other value, and for years that cannot be shown."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _YEAR_9999_S:
         return None
     return int(value * 1_000)
 
 
 def _abilities(caller: "Caller | None") -> list[str] | None:
-    """Return sentences that say what an accepted token allows; None for a refused one."""
+    """Describe what an accepted token allows. Return None for a refused token."""
     if caller is None:
         return None
     where = "in every tenant" if caller.is_operator else f"in tenant {caller.tenant}"

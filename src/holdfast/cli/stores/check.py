@@ -1,4 +1,4 @@
-"""A store checked whole, whichever it is; also by one of Spark's workers, which find this by its name."""
+"""Verify a whole store of any kind. Spark's workers import this module by its name."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def verify_store(store: str, progress: "Progress | None" = None) -> "Report":
-    """A directory of RocksDB, or an object store by its URL."""
+    """Verify a store: the directory of an embedded store, or the URL of an object store."""
     if "://" not in store:
         from holdfast.stores.rocks.verify.store_check import verify
 
@@ -20,7 +20,7 @@ def verify_store(store: str, progress: "Progress | None" = None) -> "Report":
     if not is_object_store(store):
         scheme = store.partition("://")[0]
         raise InvalidArgument(
-            f"a store behind {scheme}:// is not checked by this: give a directory, file:///, s3://, az:// or gs://",
+            f"a store at {scheme}:// cannot be verified: give a directory, file:///, s3://, az:// or gs://",
             field="store",
         )
     require_extra("objects", "an object store", "obstore", field="store")
@@ -30,12 +30,13 @@ def verify_store(store: str, progress: "Progress | None" = None) -> "Report":
 
 
 def is_object_store(store: str) -> bool:
+    """Return True for the URL of an object store."""
     return store.lower().partition("://")[0] in OBJECT_SCHEMES
 
 
 def check_store(path: str) -> "StoreFindings":
-    """As `holdfast verify`; a store that cannot be read at all is a finding too."""
-    # Not at the top: `holdfast verify` imports this module, and does without Spark.
+    """Verify a store, and return the findings. A store that cannot be read at all is a finding too."""
+    # Imported here because `holdfast verify` also imports this module, and works without Spark.
     from holdfast.pipeline.jobs.audit import StoreFindings
 
     try:

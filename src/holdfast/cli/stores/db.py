@@ -1,4 +1,4 @@
-"""`holdfast db`: the schema of a PostgreSQL store, directories of the legacy layout, and the shards of a directory."""
+"""`holdfast db`: migrate stores of PostgreSQL and of the legacy layout, and change the shards of an embedded store."""
 
 import asyncio
 import os
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.failures import Usage
+from holdfast.cli.output import echo_json
 from holdfast.model.extras import require_extra
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 db = typer.Typer(
     name="db",
-    help="Make or look at the tables of a PostgreSQL store; bring an older directory up to date, or change its shards.",
+    help="Migrate a store to this version, show its schema version, or change its number of shards.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -27,18 +28,16 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="URL,…",
-        help="Its databases, separated by commas. Variable: HOLDFAST_STORE",
+        help="URLs of the store's databases, separated by commas. [env: HOLDFAST_STORE]",
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, one object a line.")]
-
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 
 Directory = Annotated[
     Path | None,
-    typer.Argument(metavar="DIR", help="A directory with a RocksDB database of the legacy layout.", show_default=False),
+    typer.Argument(metavar="DIR", help="Directory with a RocksDB database of the legacy layout.", show_default=False),
 ]
-
 
 AcceptUnreadable = Annotated[
     int,
@@ -46,7 +45,7 @@ AcceptUnreadable = Annotated[
         "--accept-unreadable",
         metavar="N",
         min=0,
-        help="Leave out keys and values of a legacy directory that cannot be read: their exact number.",
+        help="Exact number of unreadable keys and values of a legacy directory to leave out.",
     ),
 ]
 
@@ -55,15 +54,15 @@ AcceptUnreadable = Annotated[
 def migrate(
     directory: Directory = None, store: Store = None, accept_unreadable: AcceptUnreadable = 0, json: Json = False
 ) -> None:
-    """Bring a store up to date: the databases of --store, or the directory DIR of the legacy layout.
+    """Migrate the databases of --store, or the directory DIR of the legacy layout, to this version.
 
-    New databases become a store together, and share its queues evenly; one that joins a store owns none of them yet.
-    Run again, it changes nothing. Servers of the version before may go on meanwhile.
+    New databases form a store together and share its queues evenly; a database that joins an existing store has no
+    queues at first. The command is safe to run again. Servers of the previous version can keep running.
 
-    DIR becomes a store, with every message in the queue default/default. No program may have it open. If any key or
-    value in it cannot be read, nothing is changed, unless --accept-unreadable names their exact number. The messages
-    are copied, both sides are read whole and must agree in counts and contents; only then are the old files removed.
-    If it is interrupted, run it again: it goes on. Keys that are not messages are kept in DIR/legacy-unreadable.jsonl.
+    DIR becomes a store, with every message in the queue default/default. No other program may have it open. If a key or
+    value cannot be read, nothing is changed, unless --accept-unreadable gives their exact number. The messages are
+    copied, and the old files are removed only after the counts and contents of both sides were compared. If the command
+    is interrupted, run it again to continue. Keys that are not messages are kept in DIR/legacy-unreadable.jsonl.
     """
     if directory is not None:
         if store is not None:
@@ -71,27 +70,26 @@ def migrate(
         _migrate_directory(directory, accept_unreadable, json=json)
         return
     if accept_unreadable:
-        raise Usage("--accept-unreadable is for a directory of the legacy layout")
+        raise Usage("--accept-unreadable applies only to a directory of the legacy layout")
     urls = _urls(store)
     from holdfast.stores.postgres.schema.migrations import migrate
 
     for url, applied in zip(urls, asyncio.run(_connected(urls, migrate)), strict=True):
         versions = ", ".join(map(str, applied.versions))
-        said = f"applied version {versions}" if applied.versions else "up to date"
+        text = f"applied version {versions}" if applied.versions else "up to date"
         facts = {"applied": applied.versions, "shard": applied.shard, "slots": applied.slots}
-        _say(url, f"{said}; shard {applied.shard}, {applied.slots} slots", facts, json=json)
+        _print(url, f"{text}; shard {applied.shard}, {applied.slots} slots", facts, json=json)
 
 
 def _migrate_directory(directory: Path, accept_unreadable: int, *, json: bool) -> None:
-    from holdfast.cli.stores.verify_backup import echo_json
     from holdfast.stores.rocks.legacy.files import is_legacy
     from holdfast.stores.rocks.legacy.migration import migrate_legacy
     from holdfast.stores.rocks.recovery.marker import MARKER
 
     if not is_legacy(directory) and not (directory / MARKER).exists():
         raise Usage(f"{directory} is neither a RocksDB database of the legacy layout nor a store")
-    with _bar(is_shown=not json) as told:
-        migrated = asyncio.run(migrate_legacy(directory, told, accept_unreadable=accept_unreadable))
+    with _progress_bar(is_shown=not json) as report:
+        migrated = asyncio.run(migrate_legacy(directory, report, accept_unreadable=accept_unreadable))
     if json:
         echo_json(migrated)
     else:
@@ -99,17 +97,18 @@ def _migrate_directory(directory: Path, accept_unreadable: int, *, json: bool) -
 
 
 def echo_migrated(migrated: "LegacyMigrationResult") -> None:
+    """Print the result of a migration in place."""
     if not migrated.is_done:
-        typer.echo(f"{migrated.path} is a store of this layout already: nothing to do")
+        typer.echo(f"{migrated.path} already has the current layout: nothing to do")
         return
     if not migrated.digest:
-        typer.echo(f"{migrated.path} is a store now: the remaining steps of an earlier run are done")
+        typer.echo(f"migrated {migrated.path}: finished the remaining steps of an earlier run")
         return
     typer.echo(
-        f"{migrated.path} is a store now: {migrated.messages:,} messages in default/default ({migrated.ready:,} ready, "
-        f"{migrated.in_flight:,} in flight); counts and contents agreed (sha256 sum {migrated.digest[:16]}…)"
+        f"migrated {migrated.path}: {migrated.messages:,} messages in default/default ({migrated.ready:,} ready, "
+        f"{migrated.in_flight:,} in flight); counts and contents agree (sha256 sum {migrated.digest[:16]}…)"
     )
-    typer.echo(f"  its values' fields were in the order {migrated.order}")
+    typer.echo(f"  order of the fields in its values: {migrated.order}")
     for kind, count in sorted(migrated.oddities.items()):
         typer.echo(f"  {count:,} × {kind}")
     if migrated.kept is not None:
@@ -118,8 +117,8 @@ def echo_migrated(migrated: "LegacyMigrationResult") -> None:
 
 
 @contextmanager
-def _bar(*, is_shown: bool) -> Iterator[Callable[[str, int, int | None], None]]:
-    """On a terminal's stderr, nothing elsewhere."""
+def _progress_bar(*, is_shown: bool) -> Iterator[Callable[[str, int, int | None], None]]:
+    """Show a progress bar on stderr if it is a terminal. Yield the function that updates it."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -135,41 +134,43 @@ def _bar(*, is_shown: bool) -> Iterator[Callable[[str, int, int | None], None]]:
 
 @db.command()
 def reshard(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a store.", show_default=False)],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a store.", show_default=False)],
     shards: Annotated[int, typer.Option("--shards", metavar="N", help="The new number of shards.", show_default=False)],
     json: Json = False,
 ) -> None:
-    """Give the store in DIR another number of shards. No program may have it open.
+    """Change the number of shards of the store in DIR. No other program may have it open.
 
-    All shards are written anew beside the old ones, and checked as `holdfast verify` does; only then do they take the
-    place of the old ones. So it needs as much free space as the store has. If it is interrupted, the store is as it
-    was: run it again.
+    New shards are written beside the old ones, and replace them after the checks of `holdfast verify` have passed. This
+    needs as much free disk space as the store occupies. If the command is interrupted, the store is unchanged: run the
+    command again.
 
-    With more shards, readers of the journal go on at their positions. With fewer, let them read to the end first, and
-    have them go on at the position that this command answers.
+    With more shards, readers of the journal continue at their positions. With fewer, let them read to the end first,
+    and then continue at the position that this command prints.
     """
-    from holdfast.cli.stores.verify_backup import echo_json
     from holdfast.stores.rocks.offline.resharding import reshard
 
-    with _bar(is_shown=not json) as told:
-        resharded = reshard(directory, shards, told)
+    with _progress_bar(is_shown=not json) as report:
+        resharded = reshard(directory, shards, report)
     if json:
         echo_json(resharded)
         return
     if resharded.before == resharded.shards:
-        typer.echo(f"{resharded.path} has {shards} shard{'s' if shards > 1 else ''} already: nothing to do")
+        typer.echo(f"{resharded.path} already has {shards} shard{'s' if shards > 1 else ''}: nothing to do")
         return
     typer.echo(
-        f"{resharded.path} has {resharded.shards} shard{'s' if shards > 1 else ''} now (before: {resharded.before}): "
-        f"{resharded.queues:,} queues, {resharded.messages:,} messages; checked"
+        f"{resharded.path} now has {resharded.shards} shard{'s' if shards > 1 else ''} (before: {resharded.before}): "
+        f"{resharded.queues:,} queues, {resharded.messages:,} messages; verified"
     )
     if resharded.position is not None:
-        typer.echo(f"  readers of the journal that had read everything go on at {resharded.position}")
+        typer.echo(f"  readers of the journal that have read everything continue at {resharded.position}")
 
 
 @db.command()
 def status(store: Store = None, json: Json = False) -> None:
-    """Say which version of the schema each database has, and which part of the store it is."""
+    """Show the schema version of each database, and its part of the store.
+
+    Exits with 3 if a database has to be migrated.
+    """
     urls = _urls(store)
     from holdfast.stores.postgres.schema.migrations import status
 
@@ -181,13 +182,13 @@ def status(store: Store = None, json: Json = False) -> None:
     share = sum(each.slots for each in statuses) // len(statuses)
     for url, found in zip(urls, statuses, strict=True):
         is_behind = is_behind or found.version < found.newest or found.cluster_id is None
-        said = f"version {found.version} of {found.newest}"
+        text = f"version {found.version} of {found.newest}"
         if found.cluster_id is None:
-            said += "; not part of a store yet: run holdfast db migrate"
+            text += "; not part of a store yet: run holdfast db migrate"
         else:
-            said += f"; shard {found.shard} of store {found.cluster_id}, {found.slots} slots, epoch {found.epoch}"
+            text += f"; shard {found.shard} of store {found.cluster_id}, {found.slots} slots, epoch {found.epoch}"
             if found.slots < share:
-                said += f"; its even share would be {share}: queues go to it by resharding"
+                text += f"; its even share is {share}: move queues to it with holdfast pipeline reshard"
         facts = {
             "version": found.version,
             "newest": found.newest,
@@ -196,12 +197,12 @@ def status(store: Store = None, json: Json = False) -> None:
             "slots": found.slots,
             "epoch": found.epoch,
         }
-        _say(url, said, facts, json=json)
+        _print(url, text, facts, json=json)
     if is_behind:
         raise typer.Exit(_BEHIND)
 
 
-# Nothing there, or not all of it.
+# The exit code if a database is missing from the store or has an older schema.
 _BEHIND = 3
 
 
@@ -220,18 +221,17 @@ async def _connected(urls: list[str], work: Callable[[list[Any]], Awaitable[list
     connections: list[Any] = []
     try:
         for url in urls:
-            connections.append(await connect(url))  # noqa: PERF401  (those before it must be closed if one fails)
+            connections.append(await connect(url))  # noqa: PERF401  (earlier connections must be closed if one fails)
         return await work(connections)
     finally:
         for connection in connections:
             await connection.close()
 
 
-def _say(url: str, said: str, facts: dict[str, Any], *, json: bool) -> None:
-    from holdfast.cli.stores.verify_backup import echo_json
+def _print(url: str, text: str, facts: dict[str, Any], *, json: bool) -> None:
     from holdfast.server.kinds import without_password
 
     if json:
         echo_json({"database": without_password(url), **facts})
     else:
-        typer.echo(f"{without_password(url)}: {said}")
+        typer.echo(f"{without_password(url)}: {text}")

@@ -1,4 +1,4 @@
-"""`holdfast verify` and `holdfast backup`: a store looked at from outside."""
+"""`holdfast verify` and `holdfast backup`, which work on the files of a store."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,26 +7,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.output import echo_json
+
 if TYPE_CHECKING:
     from holdfast.stores.findings import Progress, Report
 
 VIOLATED = 4
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The store's directory, as given to holdfast.open.")]
-Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the store.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def verify(
     store: Annotated[
-        str, typer.Argument(metavar="DIR|URL", help="The store's directory, or file:///, s3://, az:// or gs://.")
+        str,
+        typer.Argument(
+            metavar="DIR|URL", help="Directory of the store, or URL of an object store (file:///, s3://, az://, gs://)."
+        ),
     ],
     json: Json = False,
 ) -> None:
-    """Check every invariant of a store, and name what breaks one.
+    """Check every invariant of a store, and list the violations.
 
-    Each message is in one state, every index entry has its message and the reverse, counters equal a full scan,
-    payloads are whole, the journal has no gap and agrees. A directory must not be in use: of one that is, verify a
-    backup. An object store may be: it is read whole, and nothing is written. Exits with 4 if anything is wrong.
+    Each message is in exactly one state and has its index entries, each index entry has its message, counters equal a
+    full scan, payloads are complete, and the journal has no gaps and agrees with the messages. A directory must not be
+    in use; verify a backup instead. An object store may be in use. Nothing is written. Exits with 4 if there are
+    violations.
     """
     from holdfast.cli.stores.check import verify_store
 
@@ -42,13 +48,13 @@ def verify(
 
 def backup(
     directory: Directory,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new directory for the copy.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="New directory for the copy.")],
     json: Json = False,
 ) -> None:
-    """Copy a store into a new directory, while it is in use too.
+    """Copy a store into a new directory, even while it is in use.
 
-    The copy is a store of its own and holds everything that was answered before the command began. Open it like any
-    other, or check it with `holdfast verify TARGET`.
+    The copy is a complete store with every change that was confirmed before the command started. Open it like any other
+    store, or check it with `holdfast verify TARGET`.
     """
     from holdfast.stores.rocks.offline.backup import backup
 
@@ -61,17 +67,17 @@ def backup(
 
 def _echo_report(report: "Report") -> None:
     typer.echo(
-        f"{report.path}: {report.messages:,} messages ({report.ready:,} ready, of them {report.delayed:,} delayed; "
+        f"{report.path}: {report.messages:,} messages ({report.ready:,} ready, {report.delayed:,} of them delayed; "
         f"{report.in_flight:,} in flight; {report.failed:,} failed; {report.succeeded:,} succeeded), {report.bytes:,} "
         f"bytes, in {report.queues:,} queues of {report.tenants:,} tenants; {report.events:,} events in the journal"
     )
     if report.unfinished:
         typer.echo(
-            f"  {report.unfinished:,} payloads of {report.unfinished_bytes:,} bytes were cut off while they came: they "
-            "are no messages, and are deleted once the store is in use again"
+            f"  {report.unfinished:,} incomplete payload uploads ({report.unfinished_bytes:,} bytes): they are not "
+            "messages, and are deleted when the store is next opened"
         )
     if report.leftovers:
-        typer.echo(f"  {report.leftovers:,} documents wait to be tidied up by the next sweep")
+        typer.echo(f"  {report.leftovers:,} leftover documents, which the next sweep deletes")
     for violation in report.violations:
         typer.echo(f"  {violation}")
     if report.violation_count > len(report.violations):
@@ -79,15 +85,9 @@ def _echo_report(report: "Report") -> None:
     typer.echo("no violations" if report.is_clean else f"{report.violation_count:,} violations: restore a backup")
 
 
-def echo_json(answer: object) -> None:
-    import msgspec
-
-    typer.echo(msgspec.json.encode(answer))
-
-
 @contextmanager
 def _progress(*, is_shown: bool) -> "Iterator[Progress | None]":
-    """A bar on a terminal's stderr, nothing elsewhere."""
+    """Show progress bars on stderr if it is a terminal. Yield the function that updates them, or None."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -97,5 +97,5 @@ def _progress(*, is_shown: bool) -> "Iterator[Progress | None]":
     from rich.progress import Progress as Bars
 
     with Bars(console=console, transient=True) as bars:
-        tasks = {what: bars.add_task(what, total=None) for what in ("messages", "journal")}
-        yield lambda what, done, total: bars.update(tasks[what], completed=done, total=total)
+        tasks = {stage: bars.add_task(stage, total=None) for stage in ("messages", "journal")}
+        yield lambda stage, done, total: bars.update(tasks[stage], completed=done, total=total)

@@ -1,7 +1,7 @@
-"""The rules, over the events of messages that the screen found suspect: each beside the one before it of the message.
+"""The checks of the rules, on the events of suspect messages: each event is compared with the previous one.
 
-Whatever needs more than the event before is a running value over the same order. Nothing is collected: the answer is as
-long as the list of violations.
+Rules that need more than the previous event use running values over the same order. Only violations are returned, so
+the result is as long as their list.
 """
 
 from contextlib import ExitStack
@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from holdfast.model.events import Event
 from holdfast.model.message import State
 from holdfast.pipeline.audit.rules import AFTER_NAMES, ENDED, GONE, NEXT, OF_A_LEASE, Rule
-from holdfast.pipeline.audit.screen import ID, NAME, hash_of_id, not_plain, suspects
+from holdfast.pipeline.audit.screen import ID, NAME, find_suspects, find_unusual, hash_of_id
 
-# As many suspects go to every worker; more are brought together with their events.
+# Up to this many suspects are broadcast to every worker. More are joined by a shuffle.
 _FEW = 1_000_000
 
 _VIOLATIONS = "rule string, tenant string, queue string, id string, detail string, first_seen timestamp"
@@ -24,15 +24,16 @@ _VERDICTS = [each.value for each in OF_A_LEASE]
 
 
 class AuditExtent(NamedTuple):
-    """What there is to audit, from one aggregate over it."""
+    """The extent of a journal, from one aggregate over it."""
 
     events: int
-    # When the journal's first event happened, in milliseconds: what was enqueued before need not be in it.
+    # The time of the first event, in milliseconds. Messages that were enqueued before it may be missing.
     start_ms: int
     shards: int
 
 
 def measure(events: DataFrame) -> AuditExtent:
+    """Read the extent of a journal."""
     [row] = events.agg(
         F.count(F.lit(1)).alias("events"),
         F.min(F.unix_millis("at")).alias("start_ms"),
@@ -43,27 +44,29 @@ def measure(events: DataFrame) -> AuditExtent:
 
 
 def check_events(
-    events: DataFrame, extent: AuditExtent | None = None, max_retries: int | None = None, *, kept: ExitStack
+    events: DataFrame, extent: AuditExtent | None = None, max_retries: int | None = None, *, cleanup: ExitStack
 ) -> DataFrame:
-    """A row (rule, tenant, queue, id, detail, first_seen) for each violation. Screens the events at once; what that
-    caches is let go with `kept`."""
-    unusual = _of(events, not_plain(events), kept)
-    chosen = None if unusual is None else _of(unusual, suspects(unusual), kept)
-    # A plain life has two attempts at most.
+    """Return a row (rule, tenant, queue, id, detail, first_seen) for each violation.
+
+    The screen runs at once. `cleanup` releases the frames that it caches.
+    """
+    unusual = _select(events, find_unusual(events), cleanup)
+    chosen = None if unusual is None else _select(unusual, find_suspects(unusual), cleanup)
+    # A message with a plain life has at most two attempts.
     spenders = unusual if max_retries is not None and max_retries >= 2 else events
     if max_retries is None:
         spenders = None
     if extent is None:
-        # Where nothing is suspect nothing has to be known of the whole.
+        # Without suspects the extent is not needed.
         extent = measure(events) if chosen is not None or spenders is not None else AuditExtent(0, 0, 1)
-    violations = events.sparkSession.createDataFrame([], _VIOLATIONS) if chosen is None else judge(chosen, extent)
+    violations = events.sparkSession.createDataFrame([], _VIOLATIONS) if chosen is None else check_rules(chosen, extent)
     if spenders is None or max_retries is None:
         return violations
     return violations.unionByName(_over_budget(spenders, extent, max_retries))
 
 
-def judge(events: DataFrame, extent: AuditExtent) -> DataFrame:
-    """The rules themselves, on every message of these; as `check_events` answers."""
+def check_rules(events: DataFrame, extent: AuditExtent) -> DataFrame:
+    """Check the rules on all of these messages. Return the same columns as `check_events`."""
     rows = _in_context(events, extent)
     found = [F.when(F.coalesce(is_broken, F.lit(False)), _named(rule, detail)) for rule, is_broken, detail in _rules()]
     broken = rows.select(
@@ -74,10 +77,10 @@ def judge(events: DataFrame, extent: AuditExtent) -> DataFrame:
     )
 
 
-def _of(events: DataFrame, found: DataFrame, kept: ExitStack) -> DataFrame | None:
-    """The events of the messages that were found; None if there are none."""
+def _select(events: DataFrame, found: DataFrame, cleanup: ExitStack) -> DataFrame | None:
+    """Return the events of the messages that were found, or None if there are none."""
     found = found.cache()
-    kept.callback(found.unpersist)
+    cleanup.callback(found.unpersist)
     number = found.count()
     if not number:
         return None
@@ -95,7 +98,7 @@ def _in_context(events: DataFrame, extent: AuditExtent) -> DataFrame:
         .withColumn("was", F.lag(F.struct(*kept)).over(ordered))
         .withColumn("turned", F.last(F.when(~is_moved, F.col("event")), ignorenulls=True).over(before))
         .withColumn("leased_at", F.last(F.when(_is(Event.CLAIMED), F.col("at")), ignorenulls=True).over(before))
-        # Null: unknown, for its life began before the journal.
+        # Null if unknown, because the life began before the journal.
         .withColumn("state", F.try_element_at(after, F.col("turned")))
         .withColumn("is_first", F.col("was").isNull())
         .withColumn("is_whole", F.unix_millis("enqueued_at") > F.lit(extent.start_ms))
@@ -103,7 +106,7 @@ def _in_context(events: DataFrame, extent: AuditExtent) -> DataFrame:
 
 
 def _with_shards(events: DataFrame, extent: AuditExtent) -> DataFrame:
-    """Of a message that changed its database: both numberings are of no use for its order, time is."""
+    """Order messages that changed their database by time, because the numbers of two databases cannot be compared."""
     if extent.shards == 1:
         return events
     whole = Window.partitionBy("id")
@@ -114,7 +117,7 @@ def _with_shards(events: DataFrame, extent: AuditExtent) -> DataFrame:
 def _order(extent: AuditExtent) -> WindowSpec:
     if extent.shards == 1:
         return Window.partitionBy("id").orderBy("seq")
-    # It leaves a database before it arrives in the next.
+    # A message leaves one database before it arrives in the next one.
     arrives = _is(Event.MOVED) & F.col("reason").startswith("from ")
     return Window.partitionBy("id").orderBy("order_at", F.when(arrives, 1).otherwise(0), "shard", "seq")
 
@@ -132,7 +135,7 @@ def _rules() -> list[tuple[Rule, Column, Column]]:
     is_first, is_later = F.col("is_first"), ~F.col("is_first")
     is_held = state == State.IN_FLIGHT.value
     is_new = _is(Event.ENQUEUED)
-    # Anything but what is named by a rule of its own.
+    # Events that are not covered by another rule.
     is_known = event.isin([each.value for each in Event])
     is_open = is_later & is_known & ~state.isin(*ENDED) & ~is_new
     may_follow = F.lit(False)
@@ -152,26 +155,26 @@ def _rules() -> list[tuple[Rule, Column, Column]]:
             (is_first | is_moved) & ~(F.col("tenant").rlike(NAME) & F.col("queue").rlike(NAME)),
             _text("tenant ", F.col("tenant"), ", queue ", F.col("queue")),
         ),
-        (Rule.ID, is_first & ~F.col("id").rlike(ID), _text("id ", F.col("id"), " is not one that enqueue makes")),
+        (Rule.ID, is_first & ~F.col("id").rlike(ID), _text("id ", F.col("id"), " is not one that enqueue creates")),
         (
             Rule.UNKNOWN_EVENT,
             ~is_known,
-            _text("event ", event, " is of no known kind"),
+            _text("event ", event, " is unknown"),
         ),
         (
             Rule.DOUBLED_EVENT,
             is_later & (F.col("shard") == F.col("was.shard")) & (F.col("seq") == F.col("was.seq")),
-            _text("event ", F.col("shard"), ":", F.col("seq"), " (", event, ") stands there twice"),
+            _text("event ", F.col("shard"), ":", F.col("seq"), " (", event, ") occurs twice"),
         ),
         (
             Rule.ENQUEUED_ONCE,
             (is_later & is_new) | (is_first & ~is_new & F.col("is_whole")),
             F.when(is_new, _text("enqueued again, after ", F.col("was.event"))).otherwise(
-                _text("its first event is ", event)
+                _text("the first event is ", event)
             ),
         ),
         (Rule.AFTER_END, is_later & state.isin(*ENDED) & ~_is_removal_of_kept(), _text(event, " after it was ", state)),
-        (Rule.DOUBLE_LEASE, is_open & is_claim & is_held, _text("claimed again while a lease held it")),
+        (Rule.DOUBLE_LEASE, is_open & is_claim & is_held, _text("claimed again while it was leased")),
         (Rule.STALE_ACCEPTED, is_unheld, _text(event, " while it was ", state)),
         (
             Rule.TRANSITION,
@@ -194,12 +197,12 @@ def _rules() -> list[tuple[Rule, Column, Column]]:
         (
             Rule.CLAIMED_AT,
             is_later & is_held & event.isin(_VERDICTS) & (F.col("claimed_at") != F.col("leased_at")),
-            _text(event, " names the claim of ", F.col("claimed_at"), ", and its lease is of ", F.col("leased_at")),
+            _text(event, " has the claim time ", F.col("claimed_at"), ", but the lease has ", F.col("leased_at")),
         ),
         (
             Rule.REASON,
             _is(Event.FAILED) & (F.coalesce(F.col("reason"), F.lit("")) == ""),
-            _text("failed, and nobody said why"),
+            _text("failed without a reason"),
         ),
         (
             Rule.CROSSED,
@@ -219,7 +222,7 @@ def _rules() -> list[tuple[Rule, Column, Column]]:
                 F.col("was.enqueued_at"),
                 " as ",
                 F.col("was.correlation_id"),
-                "; now it says ",
+                "; now it has ",
                 F.col("enqueued_at"),
                 " as ",
                 F.col("correlation_id"),
@@ -229,7 +232,7 @@ def _rules() -> list[tuple[Rule, Column, Column]]:
 
 
 def _is_removal_of_kept() -> Column:
-    """A record that `keep_succeeded` kept may be removed."""
+    """Return the condition for the removal of a succeeded message that `keep_succeeded_ms` had kept."""
     return (F.col("state") == State.SUCCEEDED.value) & _is(Event.REMOVED)
 
 
@@ -238,7 +241,7 @@ def _text(*parts: Column | str) -> Column:
 
 
 def _over_budget(events: DataFrame, extent: AuditExtent, max_retries: int) -> DataFrame:
-    """A redrive gives a fresh budget: failures and expiries are counted between one and the next."""
+    """Check the number of retries. A redrive resets it, so failures and expiries are counted between redrives."""
     redrives = F.count(F.when(_is(Event.REDRIVEN), 1)).over(_order(extent))
     spent = F.count(F.when(_is(Event.RETRIED, Event.EXPIRED), 1))
     return (
@@ -263,8 +266,8 @@ def _over_budget(events: DataFrame, extent: AuditExtent, max_retries: int) -> Da
     )
 
 
-def last_words(events: DataFrame, extent: AuditExtent) -> DataFrame:
-    """Of each message: its queue, state and version by its last event, as (id, tenant, queue, state, version, at)."""
+def last_events(events: DataFrame, extent: AuditExtent) -> DataFrame:
+    """Return (id, tenant, queue, state, version, at) for each message, by its last event."""
     order = F.struct("order_at", "shard", "seq") if extent.shards > 1 else F.struct("seq")
     moved = F.when(_is(Event.MOVED), F.lit(None)).otherwise(order)
     after = F.create_map(*(F.lit(text) for pair in AFTER_NAMES.items() for text in pair))
@@ -283,11 +286,11 @@ def last_words(events: DataFrame, extent: AuditExtent) -> DataFrame:
     )
 
 
-def check_against_store(words: DataFrame, snapshot: DataFrame, extent: AuditExtent) -> DataFrame:
-    """The journal's last word on each message beside what the store holds: (id, tenant, queue, state, enqueued_at).
+def check_against_store(last: DataFrame, snapshot: DataFrame, extent: AuditExtent) -> DataFrame:
+    """Compare the last event of each message with the store's messages (id, tenant, queue, state, enqueued_at).
 
-    Both must be of one moment: of a store at rest, or a checkpoint. What was enqueued before the journal's first event
-    need not stand in it.
+    Both must be of the same moment: from a store at rest, or from a checkpoint. Messages that were enqueued before the
+    journal's first event may be missing in the journal.
     """
     held = snapshot.select(
         "id",
@@ -296,7 +299,7 @@ def check_against_store(words: DataFrame, snapshot: DataFrame, extent: AuditExte
         F.col("state").alias("is_state"),
         (F.unix_millis("enqueued_at") > F.lit(extent.start_ms)).alias("is_whole"),
     )
-    both = words.join(held, "id", "full_outer")
+    both = last.join(held, "id", "full_outer")
     is_over = F.col("state").isin(*ENDED)
     rule = (
         F.when(F.col("is_state").isNull() & ~is_over, F.lit(Rule.LOST.value))

@@ -1,4 +1,4 @@
-"""What the journal of any store must keep (SPEC 2), each rule by the name that a violation bears."""
+"""The rules that the journal of every store must satisfy (SPEC 2), by the names that violations have."""
 
 from enum import StrEnum
 
@@ -8,39 +8,41 @@ from holdfast.model.rules.transitions import TRANSITIONS
 
 
 class Rule(StrEnum):
-    # 1.2: a tenant's or a queue's name that no door would have let in.
+    """The name of a rule, with the section of SPEC that it checks."""
+
+    # 1.2: an invalid name of a tenant or a queue.
     NAME = "name"
-    # 1.4: an id that is not of our making.
+    # 1.4: an id that enqueue cannot have created.
     ID = "id"
-    # 1.5: enqueue time and correlation id stay with a message for its life.
+    # 1.5: the enqueue time or the correlation id of a message changed.
     CHANGED = "changed"
-    # 2.1: an event of no known kind.
+    # 2.1: an unknown kind of event.
     UNKNOWN_EVENT = "unknown-event"
-    # 2.2: enqueued twice, or its life begins with something else.
+    # 2.2: enqueued twice, or the first event is not an enqueue.
     ENQUEUED_ONCE = "enqueued-once"
-    # 2.2: a step that the transition table does not have.
+    # 2.2: a transition that is not in the transition table.
     TRANSITION = "transition"
     # 2.4: claimed while another lease held it.
     DOUBLE_LEASE = "double-lease"
-    # 2.5: a claim that did not raise the lease version, or an event of another version than the lease's.
+    # 2.5: a claim that did not increase the version, or an event with another version than the lease.
     VERSION = "version"
-    # 2.6: a verdict on a message that nobody held.
+    # 2.6: a verdict on a message without a lease.
     STALE_ACCEPTED = "stale-accepted"
-    # 2.6: a verdict that names another claim's time than the lease it settles.
+    # 2.6: a verdict with the time of another claim.
     CLAIMED_AT = "claimed-at"
     # 2.7: an attempt that was not counted, or counted twice.
     ATTEMPT = "attempt"
-    # 2.8: more failures and expiries than the retry budget has.
+    # 2.8: more failures and expiries than retries.
     BUDGET = "budget"
-    # 2.10: an event after the message was over.
+    # 2.10: an event after the end of the message.
     AFTER_END = "after-end"
-    # 2.11: in the dead letters, and nobody said why.
+    # 2.11: a dead letter without a reason.
     REASON = "reason"
-    # 1.1: in another tenant or queue than before, without having been moved there.
+    # 1.1: in another tenant or queue than before, without a move.
     CROSSED = "crossed"
-    # 9.1: one event twice.
+    # 9.1: the same event twice.
     DOUBLED_EVENT = "doubled-event"
-    # 4.8: what the journal says is there is not, or is otherwise; and the reverse.
+    # 4.8: a message is in the journal and not in the store, or the reverse, or its states differ.
     LOST = "lost"
     UNRECORDED = "unrecorded"
     OTHER_STATE = "other-state"
@@ -48,17 +50,17 @@ class Rule(StrEnum):
     STORE = "store"
 
 
-# The state a message is in after an event; a move changes nothing but the queue.
+# The state of a message after an event. A move changes only the queue.
 AFTER: dict[Event, State] = {
     step.event: step.state
     for step in TRANSITIONS.values()
     if step.event is not None and step.event is not Event.MOVED and step.state is not None
 }
-# The words for a message that is gone, in the same column as the states'.
+# Stands in the column of states for a message that no longer exists.
 GONE = "gone"
 AFTER_NAMES: dict[str, str] = {**{event.value: state.value for event, state in AFTER.items()}, Event.REMOVED: GONE}
 
-# The events that may come next, by state.
+# The events that may follow, by state.
 NEXT: dict[str, tuple[str, ...]] = {
     state.value: tuple(
         sorted({step.event.value for (of, _), step in TRANSITIONS.items() if of is state and step.event is not None})
@@ -66,6 +68,6 @@ NEXT: dict[str, tuple[str, ...]] = {
     for state in State
 }
 
-# Verdicts: only the holder of a lease gives one.
+# The events that require a lease.
 OF_A_LEASE = (Event.EXTENDED, Event.SUCCEEDED, Event.RETRIED, Event.RELEASED, Event.EXPIRED)
 ENDED = (State.SUCCEEDED.value, GONE)

@@ -1,14 +1,15 @@
-"""Two fast looks over all events for the few messages that the rules have to judge.
+"""Two fast passes over all events, which find the few messages that the rules have to check.
 
-The first sees nearly all messages through: those with a plain life of at most two attempts. It is one hash aggregate
-over numbers, with nothing sorted. In a plain life every event says by itself which place it has there: an enqueue is
-number 0, the claim of attempt n number 2n - 1, its verdict number 2n. So a life is in order if its events fill the
-places from 0 on, each once, in the order of their sequence, and what must stay the same does.
+The first pass accepts nearly all messages: those with a plain life of at most two attempts. It is one hash aggregate
+over numbers, without a sort. In a plain life, the position of each event follows from the event itself: an enqueue has
+position 0, the claim of attempt n has position 2n - 1, and its verdict has position 2n. A life is in order if its
+events fill the positions from 0 on, each once and in the order of their sequence, and if its constant fields do not
+change.
 
-The second holds each event of the others against the one before it of the same message. Whatever is not plainly in
-order makes its message a suspect: what is broken, and also what is rare and takes more than one look (moves, jumps of a
-count, lives that began before the journal, messages that changed their database, two ids with one hash). So a look may
-name a message too many, and none too few; the rules then read the suspects' events alone.
+The second pass compares each event of the remaining messages with the previous event of the same message. A message
+that is not plainly in order becomes a suspect. That includes violations, and also rare cases that need a closer check:
+moves, jumps of a count, lives that began before the journal, messages that changed their database, two ids with one
+hash. A pass may report too many messages, but never too few. The rules then read only the events of the suspects.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -17,29 +18,29 @@ from pyspark.sql import functions as F
 from holdfast.model.events import Event
 from holdfast.pipeline.audit.rules import AFTER_NAMES, NEXT, OF_A_LEASE
 
-# As model.names has it.
+# The same rule as in model.names.
 NAME = "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$"
-# As model.ids spells it: version 7, and 52 bits that are always 0.
+# The format of model.ids: UUID version 7, with 52 bits that are always 0.
 ID = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-000000000000$"
 
 # A bit for each kind of event.
 _BITS = {event.value: 1 << number for number, event in enumerate(Event)}
 _LEASED = sum(_BITS[each.value] for each in OF_A_LEASE)
 
-# Of the first look: places in a life, and the bit where those of events that end one begin. An event that has no place
-# takes one that no life reaches.
+# For the first pass: the positions in a life, and the first bit for events that end a life. An event without a position
+# gets one that no life reaches.
 _ATTEMPTS = 2
-_PLACES = range(2 * _ATTEMPTS + 1)
-_NOWHERE = 12
+_POSITIONS = range(2 * _ATTEMPTS + 1)
+_NO_POSITION = 12
 _ENDED = 16
 _GOES_ON = (Event.RETRIED.value, Event.RELEASED.value, Event.EXPIRED.value)
 _ENDS = (Event.SUCCEEDED.value, Event.FAILED.value)
 
 
-def not_plain(events: DataFrame) -> DataFrame:
-    """The hashes (`suspect`) of the ids of messages that have more than a plain life of two attempts, or less."""
+def find_unusual(events: DataFrame) -> DataFrame:
+    """Return the hashes (`suspect`) of the ids of all messages without a plain life of at most two attempts."""
     lives = (
-        _in_places(events)
+        _with_positions(events)
         .groupBy("suspect")
         .agg(
             F.count(F.lit(1)).alias("events"),
@@ -47,31 +48,34 @@ def not_plain(events: DataFrame) -> DataFrame:
             F.bit_xor("lease").alias("leases"),
             F.min("who").alias("who"),
             F.max("who").alias("last_who"),
-            *(F.max(F.when(F.col("place") == place, F.col("seq"))).alias(f"seq_{place}") for place in _PLACES),
+            *(
+                F.max(F.when(F.col("position") == position, F.col("seq"))).alias(f"seq_{position}")
+                for position in _POSITIONS
+            ),
         )
     )
     return lives.where(~F.coalesce(_is_in_order(), F.lit(False))).select("suspect")
 
 
-def _in_places(events: DataFrame) -> DataFrame:
-    """Of each event its place in a plain life, with what must agree between events."""
+def _with_positions(events: DataFrame) -> DataFrame:
+    """Return for each event its position in a plain life, and the values that must agree between events."""
     event, attempt = F.col("event"), F.col("attempt")
     is_new, is_claim = event == Event.ENQUEUED.value, event == Event.CLAIMED.value
     is_counted = (F.col("version") == attempt) & attempt.between(1, _ATTEMPTS)
     goes_on, ends = event.isin(*_GOES_ON), event.isin(*_ENDS)
-    place = (
+    position = (
         F.when(is_new & (attempt == 0) & (F.col("version") == 0) & _is_well_named(), 0)
         .when(is_claim & is_counted, 2 * attempt - 1)
         .when(goes_on & is_counted, 2 * attempt)
         .when(ends & is_counted & _has_reason(), 2 * attempt)
-        .otherwise(_NOWHERE)
+        .otherwise(_NO_POSITION)
     )
     return events.select(
-        hash_of_id().alias("suspect"), "seq", place.alias("place"), "at", "claimed_at", "event", "attempt", _who()
+        hash_of_id().alias("suspect"), "seq", position.alias("position"), "at", "claimed_at", "event", "attempt", _who()
     ).select(
-        *("suspect", "seq", "place", "who"),
-        _bit(F.when(ends, F.col("place") + _ENDED).otherwise(F.col("place"))).alias("bits"),
-        # The same in a claim and in its verdict: together they are 0.
+        *("suspect", "seq", "position", "who"),
+        _bit(F.when(ends, F.col("position") + _ENDED).otherwise(F.col("position"))).alias("bits"),
+        # The same value in a claim and in its verdict, so that their XOR is 0.
         F.when(is_new, F.lit(0).cast("bigint"))
         .otherwise(F.xxhash64(attempt, F.when(is_claim, F.col("at")).otherwise(F.col("claimed_at"))))
         .alias("lease"),
@@ -83,45 +87,46 @@ def _is_in_order() -> Column:
     ended = F.shiftrightunsigned(bits, _ENDED)
     filled = bits.bitwiseAND(F.lit((1 << _ENDED) - 1)).bitwiseOR(ended)
     rises = F.lit(True)
-    for place in _PLACES[1:]:
-        rises = rises & ((events <= place) | (F.col(f"seq_{place}") > F.col(f"seq_{place - 1}")))
+    for position in _POSITIONS[1:]:
+        rises = rises & ((events <= position) | (F.col(f"seq_{position}") > F.col(f"seq_{position - 1}")))
     last = _bit((events - 1).cast("int"))
     return (
-        (events <= len(_PLACES))
+        (events <= len(_POSITIONS))
         & (filled == 2 * last - 1)
         & ((ended == 0) | (ended == last))
         & (F.col("who") == F.col("last_who"))
-        # Of one that is held the claim stands alone, and nothing tells whether those before it agreed.
+        # With an open lease, the last claim has no verdict, and the XOR does not show whether earlier pairs agree.
         & ((F.col("leases") == 0) | (events == 2))
         & rises
     )
 
 
 def _bit(number: Column) -> Column:
-    # The function of this name in PySpark takes a number alone.
+    # PySpark's function of this name accepts only a number.
     return F.call_function("shiftleft", F.lit(1), number)
 
 
-def suspects(events: DataFrame) -> DataFrame:
-    """The hashes (`suspect`) of the ids of messages that are not plainly in order."""
+def find_suspects(events: DataFrame) -> DataFrame:
+    """Return the hashes (`suspect`) of the ids of messages that are not plainly in order."""
     order = Window.partitionBy("suspect").orderBy("shard", "seq")
     rows = _reduced(events)
     before = {name: F.lag(name).over(order) for name in ("shard", "seq", "kind", "version", "attempt", "lease", "who")}
-    beside = rows.select("*", *(column.alias(f"was_{name}") for name, column in before.items()))
-    return beside.where(~F.coalesce(_is_plain(), F.lit(False))).select("suspect").distinct()
+    compared = rows.select("*", *(column.alias(f"was_{name}") for name, column in before.items()))
+    return compared.where(~F.coalesce(_is_plain(), F.lit(False))).select("suspect").distinct()
 
 
 def hash_of_id() -> Column:
+    """Return the hash by which messages are grouped, which is cheaper than the id."""
     return F.xxhash64("id")
 
 
 def _who() -> Column:
-    """What stays the same for a message's life, on one database."""
+    """Return a hash of the fields that are constant for a message on one database."""
     return F.xxhash64("id", "tenant", "queue", "enqueued_at", "correlation_id", "shard").alias("who")
 
 
 def _is_well_named() -> Column:
-    # One match instead of three: no name has a slash in it.
+    # One match instead of three, because names cannot contain a slash.
     return F.concat_ws("/", "tenant", "queue", "id").rlike(f"^{NAME[1:-1]}/{NAME[1:-1]}/{ID[1:-1]}$")
 
 
@@ -141,10 +146,10 @@ def _reduced(events: DataFrame) -> DataFrame:
         kind.alias("kind"),
         "version",
         "attempt",
-        # Of the claim itself, and of what names it: they must be one.
+        # The time of the claim, from the claim itself and from its verdict: they must be equal.
         F.when(F.col("event") == Event.CLAIMED.value, F.col("at")).otherwise(F.col("claimed_at")).alias("lease"),
         _who(),
-        # Once for each message: the names stay the same, as `who` shows.
+        # Checked only at the enqueue, because `who` shows that the names do not change.
         (F.when(is_new, _is_well_named()).otherwise(F.lit(True)) & _has_reason()).alias("is_well_formed"),
     )
 

@@ -1,5 +1,5 @@
-"""The jobs: plain functions of a Spark session, a lake and a source; each returns counts that must agree.
+"""The jobs: functions of a Spark session, a lake and a source. Each returns counts that must agree.
 
-Nothing here starts Spark, opens a server or prints.
-Start reading at `archive`, then `progress`.
+They must not start Spark, open a server or print.
+Start reading at `archive.py`, then `progress.py`.
 """

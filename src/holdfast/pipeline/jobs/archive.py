@@ -1,9 +1,10 @@
-"""`archive`: the journal into the lake, each event once, whatever dies on the way.
+"""`archive`: copy the journal to the lake, each event exactly once, even if a process is killed on the way.
 
-A batch is a range of the journal, numbered. Its events and the ends among them are written as files; then `events` and
-after it `messages` get one commit each, which holds the batch's number and the position after it. The next batch begins
-at the position that `events` has. A batch that only `events` has is finished from there: the journal, which forgets,
-is not asked again. Of two archives at once the first to commit a batch to `events` says where it ends.
+A batch is a numbered range of the journal. Its events, and the final records of the messages that ended in it, are
+written as files. Then `events` and after it `messages` get one commit each, which contains the batch's number and the
+position after it. The next batch begins at the position in `events`. A batch that is only in `events` is completed from
+there, because the journal may have dropped its events meanwhile. If two archives run at once, the first one to commit a
+batch to `events` determines where the batch ends.
 """
 
 from functools import reduce
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 
 from holdfast.model.errors import Internal
 from holdfast.pipeline.jobs.archive_gaps import Gap, find_gaps, record_gaps
-from holdfast.pipeline.jobs.journals import ArchiveJournal, numbers_of
+from holdfast.pipeline.jobs.journals import ArchiveJournal, position_numbers
 from holdfast.pipeline.jobs.progress import Check, Progress, silent
 from holdfast.pipeline.lake.contract import Mark
 from holdfast.pipeline.lake.lake import Lake
@@ -27,16 +28,19 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 500_000
 WRITER = "archive"
+# The events that end a message.
 ENDS = ("succeeded", "failed", "removed")
 
 
 class ArchiveSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one run of `archive`."""
+
     lake: str
     batches: int
     events: int
     messages: int
     position: str | None
-    # Where the journal had dropped events: passed over if that was allowed, else it stopped there.
+    # Ranges of dropped events: skipped if that was allowed, otherwise the run stopped at the first one.
     gaps: list[Gap] = []
     is_stopped: bool = False
     checks: list[Check] = []
@@ -56,10 +60,10 @@ def archive(
     allow_gap: bool = False,
     progress: Progress = silent,
 ) -> ArchiveSummary:
-    """Bring the lake up to the journal's end as it was found batch by batch. A lake belongs to one store's journal.
+    """Archive batch by batch until the end of the journal. A lake belongs to the journal of one store.
 
-    Where the journal has dropped events that the lake does not have it stops, and every run says so again; with
-    `allow_gap` it writes that down and goes on.
+    If the journal has dropped events that are not in the lake, the run stops there, as does every later run. With
+    `allow_gap` the gap is recorded, and the run continues after it.
     """
     batches = events = messages = 0
     gaps: list[Gap] = []
@@ -79,12 +83,12 @@ def archive(
         archived = archive_range(spark, journal.frame(spark, after, mark.position), lake, mark, writer)
         if archived is None:
             continue
-        some, ends = archived
-        batches, events, messages = batches + 1, events + some, messages + ends
+        new_events, ends = archived
+        batches, events, messages = batches + 1, events + new_events, messages + ends
         progress("events", events, None)
     mark_now = lake.table(EVENTS).mark(writer)
     return ArchiveSummary(
-        lake=lake.place,
+        lake=lake.url,
         batches=batches,
         events=events,
         messages=messages,
@@ -96,7 +100,7 @@ def archive(
 
 
 def next_step(journal: ArchiveJournal, lake: Lake, writer: str, rows: int) -> tuple[str | None, Mark] | None:
-    """Where the next batch begins, and its mark; None when there is none."""
+    """Return the position where the next batch begins, and its mark. Return None at the end of the journal."""
     done = lake.table(EVENTS).mark(writer)
     number, after = (0, None) if done is None else done
     until = journal.ahead(after, rows)
@@ -104,22 +108,27 @@ def next_step(journal: ArchiveJournal, lake: Lake, writer: str, rows: int) -> tu
 
 
 def finish_batch(spark: "SparkSession", lake: Lake, writer: str = WRITER) -> int:
-    """Give `messages` what it lacks of the last batch, if whoever committed that to `events` died before; answers how
-    many ends of messages that were."""
+    """Complete the last batch if the process that committed it to `events` died before it committed to `messages`.
+
+    Return how many final records were added.
+    """
     done, behind = lake.table(EVENTS).mark(writer), lake.table(MESSAGES).mark(writer)
-    has, lacks = (0 if mark is None else mark.batch for mark in (behind, done))
-    if done is None or has == lacks:
+    message_batches, event_batches = (0 if mark is None else mark.batch for mark in (behind, done))
+    if done is None or message_batches == event_batches:
         return 0
-    if has != lacks - 1:
-        raise Internal(f"{lake.place}: messages has {has} batches and events {lacks}: it is not one archive's")
+    if message_batches != event_batches - 1:
+        raise Internal(
+            f"{lake.url}: messages has {message_batches} batches and events {event_batches}: "
+            "they were not written by one archive"
+        )
     rows = lake.read(spark, EVENTS).where(_is_between(None if behind is None else behind.position, done.position))
     return lake.append(spark, MESSAGES, final_records(rows), writer=writer, mark=done)
 
 
 def _is_between(after: str | None, until: str) -> "Column":
-    """Whether an event lies behind one position and not behind another."""
-    ends = numbers_of(until)
-    begins = numbers_of(after) if after is not None else []
+    """Return the condition that an event is after one position and not after another."""
+    ends = position_numbers(until)
+    begins = position_numbers(after) if after is not None else []
     begins += [0] * (len(ends) - len(begins))
     seq = F.col("seq")
     within = [(seq > begin) & (seq <= end) for begin, end in zip(begins, ends, strict=True)]
@@ -131,8 +140,10 @@ def _is_between(after: str | None, until: str) -> "Column":
 def archive_range(
     spark: "SparkSession", frame: "DataFrame", lake: Lake, mark: Mark, writer: str = WRITER
 ) -> tuple[int, int] | None:
-    """One batch; answers how many events and ends of messages were in it, or None if another archive was quicker. The
-    journal is read once."""
+    """Archive one batch, reading the journal once. Return the numbers of its events and final records.
+
+    Return None if another archive has committed this batch first.
+    """
     events, messages = lake.table(EVENTS), lake.table(MESSAGES)
     files = write_files(spark, frame.select(*EVENTS.table.columns), EVENTS, events.new_files)
     ends = []
@@ -142,13 +153,13 @@ def archive_range(
         ends = write_files(spark, rows, MESSAGES, messages.new_files)
     if not events.append(files, writer=writer, mark=mark):
         return None
-    # Refused if another archive finished the batch meanwhile: then it has the same ends.
+    # Has no effect if another archive completed the batch meanwhile, with the same final records.
     messages.append(ends, writer=writer, mark=mark)
     return sum(each.rows for each in files), sum(each.rows for each in ends)
 
 
 def final_records(events: "DataFrame") -> "DataFrame":
-    """A row for each event that ended a message. What it waited and worked is of its last attempt."""
+    """Return a row for each event that ended a message. `wait_ms` and `work_ms` are those of the last attempt."""
     at, claimed = F.unix_millis("at"), F.unix_millis("claimed_at")
     return events.where(F.col("event").isin(*ENDS)).select(
         "id",
@@ -173,16 +184,17 @@ def final_records(events: "DataFrame") -> "DataFrame":
 
 
 def keep_payloads(spark: "SparkSession", snapshot: "DataFrame", lake: Lake) -> int:
-    """Payloads of what stands in the store, into the lake's table; those that are there already are left alone.
+    """Append the payloads of the messages in the store to the lake, except those that it already has.
 
-    The journal has no payloads, and an acked message is gone: what is to be replayed has to be kept before that.
+    Return how many were added. The journal has no payloads, and an acked message is gone. Messages that may be replayed
+    must therefore be archived before they are acked.
     """
     known = lake.read(spark, PAYLOADS).select("id")
     return lake.append(spark, PAYLOADS, snapshot.join(known, "id", "left_anti").dropDuplicates(["id"]))
 
 
 def check_lake(spark: "SparkSession", lake: Lake) -> list[Check]:
-    """What the lake holds, counted by reading it: no event twice, and a final record for each end."""
+    """Count the lake's rows: no event may be there twice, and each event that ends a message needs a final record."""
     events = lake.read(spark, EVENTS)
     [row] = events.agg(
         F.count(F.lit(1)).alias("events"),

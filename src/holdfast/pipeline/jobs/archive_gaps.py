@@ -1,8 +1,8 @@
-"""What a journal no longer had when the archive came back to it.
+"""Detection of events that the journal has dropped before they were archived.
 
-A store drops its oldest events after its retention. The lake ends with an event; while that one is kept, or the next
-number follows it, nothing behind it has been dropped. Otherwise something may have been, and the archive does not go on
-as if nothing were: it stops there, or, told to, writes down the gap in `violations` and goes on behind it.
+A store drops its oldest events after its retention. While the journal still has the last event of the lake, or
+continues with the next number, no event after it was dropped. Otherwise events may be missing. The archive then stops,
+or, if that is allowed, records the gap in `violations` and continues after it.
 """
 
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.pipeline.jobs.journals import ArchiveJournal, numbers_of
+from holdfast.pipeline.jobs.journals import ArchiveJournal, position_numbers
 from holdfast.pipeline.lake.contract import Mark
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.tables import VIOLATIONS
@@ -19,44 +19,43 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RULE = "journal-gap"
-# Where a journal's numbers leap from one transaction, or one segment, to the next, they leap by this.
+# Some stores skip this many numbers from one transaction or segment to the next.
 _LEAP = 1 << 20
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """Events between two numbers of one database (or store) that are not in the lake, and can no longer be."""
+    """A range of event numbers of one database or store that are missing in the lake and in the journal."""
 
     shard: int
     after: int
     until: int
-    # Of the first event that is there again.
+    # The time of the first event after the gap.
     at: int
-    # How many are missing; None where the journal's numbers do not tell.
+    # The number of missing events. None if the journal's numbering does not determine it.
     events: int | None
 
     def __str__(self) -> str:
         many = "events" if self.events is None else f"{self.events:,} events"
-        perhaps = " may be" if self.events is None else (" is" if self.events == 1 else " are")
+        verb = " may be" if self.events is None else (" is" if self.events == 1 else " are")
         when = datetime.fromtimestamp(self.at / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         return (
             f"{many.removesuffix('s') if self.events == 1 else many} between number {self.after} and {self.until} of "
-            f"shard {self.shard} (of {when}){perhaps} missing: the store's retention passed over them before they were "
-            "archived"
+            f"shard {self.shard} (of {when}){verb} missing: retention dropped them before they were archived"
         )
 
 
 def find_gaps(journal: ArchiveJournal, after: str | None) -> list[Gap]:
-    """Behind the position that a lake has come to. None before its first batch: it begins with what the journal has."""
+    """Find the gaps after the lake's last position. Before the first batch there are none: the lake begins anywhere."""
     if after is None:
         return []
-    ends = {shard: seq for shard, seq in enumerate(numbers_of(after)) if seq > 0}
+    ends = {shard: seq for shard, seq in enumerate(position_numbers(after)) if seq > 0}
     doubtful = {shard: seq for shard, seq in ends.items() if not journal.has(shard, seq, after)}
     if not doubtful:
         return []
     firsts = journal.first(after)
     gaps = []
     for shard, seq in doubtful.items():
-        # Nothing behind it: there is nothing to go on with yet, and the next event will tell.
+        # Without later events there is nothing to archive yet. The next event will show whether there is a gap.
         if shard not in firsts or firsts[shard][0] == seq + 1:
             continue
         until, at = firsts[shard]
@@ -66,7 +65,7 @@ def find_gaps(journal: ArchiveJournal, after: str | None) -> list[Gap]:
 
 
 def record_gaps(spark: "SparkSession", lake: Lake, gaps: list[Gap], position: str, writer: str) -> None:
-    """Once for each position, however often the archive dies before it has come past it."""
+    """Record gaps in `violations`, once per position, even if the archive is killed and started again before it."""
     table, name = lake.table(VIOLATIONS), f"{writer}/gaps"
     known = table.mark(name)
     if known is not None and known.position == position:

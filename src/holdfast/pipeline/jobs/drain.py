@@ -1,8 +1,8 @@
-"""`drain`: a queue's messages into the lake, each acked once it is there.
+"""`drain`: move a queue's messages to the lake, and ack them after they are stored.
 
-The stream's batch number is in the same commit as the batch, under a name that belongs to its checkpoint: a batch that
-Spark does again after a kill is refused there, and acked. A message whose lease was lost on the way is delivered again,
-and may stand in two batches: readers of `payloads` take one row for each id.
+The commit of a batch contains the stream's batch number, under a name that belongs to the checkpoint. A batch that
+Spark repeats after a kill is therefore not stored again, and is acked. A message whose lease was lost on the way is
+delivered again, and may be in two batches: readers of `payloads` must take one row per id.
 """
 
 import threading
@@ -26,6 +26,8 @@ _START_S = 60.0
 
 
 class DrainSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one run of `drain`."""
+
     batches: int
     messages: int
     checks: list[Check] = []
@@ -46,55 +48,60 @@ def drain(
     max_rows: int = 50_000,
     progress: Progress = silent,
 ) -> DrainSummary:
-    """Everything that was ready when it began. The checkpoint belongs to the lake, and lies in it unless given."""
-    place = checkpoint or f"{lake.place}/_checkpoints/drain-{ref.tenant}-{ref.queue}-{consumer}"
+    """Move all messages that are ready at the start. By default, the checkpoint is stored in the lake.
+
+    A checkpoint belongs to one lake.
+    """
+    checkpoint = checkpoint or f"{lake.url}/_checkpoints/drain-{ref.tenant}-{ref.queue}-{consumer}"
     stream = (
         spark.readStream.format("holdfast")
         .options(**options, tenant=ref.tenant, queue=ref.queue, consumer=consumer, maxRows=str(max_rows))
         .load()
     )
-    kept = _Keeper(spark, lake, progress)
+    writer = _BatchWriter(spark, lake, progress)
     query = (
-        stream.writeStream.foreachBatch(kept.keep)
-        .option("checkpointLocation", place)
+        stream.writeStream.foreachBatch(writer.write)
+        .option("checkpointLocation", checkpoint)
         .queryName(f"drain {ref} as {consumer}")
         .trigger(availableNow=True)
         .start()
     )
-    # The checkpoint's own name: a new checkpoint counts its batches anew.
-    kept.writer = f"drain/{query.id}"
-    kept.is_started.set()
+    # The query's id belongs to the checkpoint. A new checkpoint numbers its batches from 0 again.
+    writer.name = f"drain/{query.id}"
+    writer.is_started.set()
     query.awaitTermination()
     read = sum(each["numInputRows"] for each in query.recentProgress)
     return DrainSummary(
-        batches=kept.batches,
-        messages=kept.rows,
-        checks=[Check(what="messages kept of those read", expected=read, found=kept.read)],
+        batches=writer.batches,
+        messages=writer.rows,
+        checks=[Check(what="messages kept of those read", expected=read, found=writer.read)],
     )
 
 
-class _Keeper:
+class _BatchWriter:
+    """Appends the batches of the stream to the lake, each at most once."""
+
     def __init__(self, spark: "SparkSession", lake: Lake, progress: Progress) -> None:
         self._spark = spark
         self._lake = lake
         self._progress = progress
-        self.writer = ""
+        self.name = ""
         self.is_started = threading.Event()
         self.batches = self.rows = self.read = 0
 
-    def keep(self, batch: "DataFrame", number: Any) -> None:
+    def write(self, batch: "DataFrame", number: Any) -> None:
         if not self.is_started.wait(_START_S):
             raise TimeoutError("the query did not start")
         rows = batch.select(*(F.col(each) for each in PAYLOADS.table.columns))
         # Batches count from 0, marks from 1.
         mark = Mark(int(number) + 1, str(number))
         table = self._lake.table(PAYLOADS)
-        before = table.mark(self.writer)
+        before = table.mark(self.name)
         if before is not None and before.batch >= mark.batch:
-            # Kept before a kill. It is read all the same, for Spark to see it through.
+            # Stored before a kill. It must still be read, so that Spark completes the batch.
             self.read += rows.count()
             return
-        kept = self._lake.append(self._spark, PAYLOADS, rows, writer=self.writer, mark=mark)
+        kept = self._lake.append(self._spark, PAYLOADS, rows, writer=self.name, mark=mark)
         self.batches += 1
         self.rows += kept
         self.read += kept

@@ -1,12 +1,12 @@
-"""Errors made alike: what differs from one message to the next is cut out, so that one fault is one cluster."""
+"""Normalisation of error texts: parts that differ between messages are replaced, so that one fault is one cluster."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-_LONGEST = 200
+_MAX_LENGTH = 200
 
-# In this order: the longer forms before what they are made of.
-NORMALISED: tuple[tuple[str, str], ...] = (
+# Applied in this order: longer forms before the forms that they contain.
+NORMALISATION: tuple[tuple[str, str], ...] = (
     (r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}", "<id>"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?", "<time>"),
     (r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+", "<url>"),
@@ -22,22 +22,22 @@ NORMALISED: tuple[tuple[str, str], ...] = (
 )
 
 
-def normalised(error: Column) -> Column:
-    """The error's first line without what is its message's own."""
-    # Only so much is looked at: an error may be a whole traceback.
-    text = F.substring_index(F.trim(F.substring(error, 1, 4 * _LONGEST)), "\n", 1)
-    for pattern, instead in NORMALISED:
-        text = F.regexp_replace(text, pattern, instead)
-    return F.substring(text, 1, _LONGEST)
+def normalise(error: Column) -> Column:
+    """Return the error's first line with variable parts replaced."""
+    # Only the beginning is used, because an error may be a whole traceback.
+    text = F.substring_index(F.trim(F.substring(error, 1, 4 * _MAX_LENGTH)), "\n", 1)
+    for pattern, replacement in NORMALISATION:
+        text = F.regexp_replace(text, pattern, replacement)
+    return F.substring(text, 1, _MAX_LENGTH)
 
 
 def clusters(failures: DataFrame, *, by: tuple[str, ...] = ("tenant", "queue")) -> DataFrame:
-    """Events `failed` and `retried`, or failed messages, by what went wrong; the most frequent first."""
-    said = F.coalesce(
-        normalised(F.col("error")), F.concat(F.lit("("), F.col("reason"), F.lit(")")), F.lit("(no error)")
+    """Group `failed` and `retried` events, or failed messages, by their normalised error, the most frequent first."""
+    cluster = F.coalesce(
+        normalise(F.col("error")), F.concat(F.lit("("), F.col("reason"), F.lit(")")), F.lit("(no error)")
     )
     return (
-        failures.withColumn("cluster", said)
+        failures.withColumn("cluster", cluster)
         .groupBy(*by, "cluster")
         .agg(
             F.count(F.lit(1)).alias("failures"),

@@ -1,4 +1,4 @@
-"""`triage` and `redrive`: dead letters by what went wrong, and a selection of them brought back at a rate."""
+"""`triage` and `redrive`: group dead letters by error, and return selected ones to their queues at a given rate."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.jobs.error_patterns import clusters, normalised
+from holdfast.pipeline.jobs.error_patterns import clusters, normalise
 from holdfast.pipeline.jobs.progress import Check, Progress, silent
 
 if TYPE_CHECKING:
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
 
     from holdfast.client.blocking import Holdfast
 
-# As many as one bulk step changes.
+# The number of messages that one step of a bulk operation changes.
 _STEP = 1_000
 _PAGE = 1_000
-# What is looked at of a dead letter.
+# The columns of dead letters.
 COLUMNS = "tenant string, queue string, id string, error string, reason string, at timestamp"
 
 
 class FailureCluster(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters of one queue with the same normalised error."""
+
     tenant: str
     queue: str
     cluster: str
@@ -34,9 +36,11 @@ class FailureCluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RedriveSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one run of `redrive`."""
+
     matched: int
     redriven: int
-    # Settled, redriven or removed by others between the look and the redrive.
+    # Redriven or removed by others after they were selected.
     gone: int
     is_dry_run: bool = False
     checks: list[Check] = []
@@ -46,8 +50,8 @@ class RedriveSummary(msgspec.Struct, frozen=True, kw_only=True):
         return all(each.is_met for each in self.checks)
 
 
-def letters_of_source(spark: "SparkSession", options: dict[str, str], tenant: str, queue: str) -> "DataFrame":
-    """The dead letters of a server, read by Spark's tasks without their payloads. `*` stands for every one."""
+def read_source_letters(spark: "SparkSession", options: dict[str, str], tenant: str, queue: str) -> "DataFrame":
+    """Read dead letters without payloads, by Spark's tasks. `*` stands for all tenants or queues."""
     found = (
         spark.read.format("holdfast")
         .schema("tenant string, queue string, id string, error string, reason string, visible_at timestamp")
@@ -57,8 +61,8 @@ def letters_of_source(spark: "SparkSession", options: dict[str, str], tenant: st
     return found.withColumnRenamed("visible_at", "at")
 
 
-def letters_of_opened(spark: "SparkSession", opened: "Holdfast", tenant: str, queue: str) -> "DataFrame":
-    """The same of what `holdfast.open` answered: read here."""
+def read_opened_letters(spark: "SparkSession", opened: "Holdfast", tenant: str, queue: str) -> "DataFrame":
+    """Read dead letters without payloads, by this process. `*` stands for all tenants or queues."""
     rows = [
         (name, each.queue, info.id, info.last_error, info.reason, _instant(info.settled_at or info.enqueued_at))
         for name in ([each.tenant for each in opened.tenants()] if tenant == "*" else [tenant])
@@ -86,7 +90,7 @@ def _failed(queue: Any) -> Iterator[Any]:
 
 
 def triage(letters: "DataFrame", limit: int = 100) -> list[FailureCluster]:
-    """The clusters, the largest first."""
+    """Return the largest clusters, the largest first."""
     return [
         FailureCluster(
             tenant=row["tenant"],
@@ -108,10 +112,12 @@ def triage(letters: "DataFrame", limit: int = 100) -> list[FailureCluster]:
 def select(
     letters: "DataFrame", *, cluster: str | None = None, error_contains: str | None = None, where: str | None = None
 ) -> "DataFrame":
-    """Of one cluster, as `triage` named it; with a text in the error; or by a condition in SQL."""
+    """Select dead letters by a cluster of `triage`, by a text in the error, and by a condition in SQL."""
     if cluster is not None:
-        said = F.coalesce(normalised(F.col("error")), F.concat(F.lit("("), "reason", F.lit(")")), F.lit("(no error)"))
-        letters = letters.where(said == cluster)
+        normalised = F.coalesce(
+            normalise(F.col("error")), F.concat(F.lit("("), "reason", F.lit(")")), F.lit("(no error)")
+        )
+        letters = letters.where(normalised == cluster)
     if error_contains is not None:
         letters = letters.where(F.col("error").contains(error_contains))
     return letters if where is None else letters.where(where)
@@ -125,30 +131,32 @@ def redrive(
     is_dry_run: bool = False,
     progress: Progress = silent,
 ) -> RedriveSummary:
-    """Bring them back, by id. What is no longer a dead letter when its turn comes is left alone: run again after a
-    kill, it goes on with those that still are."""
+    """Redrive the selected dead letters by id, and return how many were redriven.
+
+    A message that is no longer a dead letter is skipped, so a run that was killed can be repeated.
+    """
     chosen = selected.select("tenant", "queue", "id").orderBy("tenant", "queue", "id").cache()
     try:
         matched = chosen.count()
         progress("dead letters", 0, matched)
         if is_dry_run:
             return RedriveSummary(matched=matched, redriven=0, gone=0, is_dry_run=True)
-        done = taken = 0
+        done = offered = 0
         rows = chosen.toLocalIterator()
-        while some := list(islice(rows, _STEP)):
+        while batch := list(islice(rows, _STEP)):
             by_queue: dict[tuple[str, str], list[str]] = {}
-            for row in some:
+            for row in batch:
                 by_queue.setdefault((row["tenant"], row["queue"]), []).append(row["id"])
             for (tenant, queue), ids in by_queue.items():
                 changed = opened.queue(queue, tenant=tenant).redrive({"ids": ids}, rate_per_s=rate_per_s)
                 done += changed.changed
-            taken += len(some)
-            progress("dead letters", taken, matched)
+            offered += len(batch)
+            progress("dead letters", offered, matched)
     finally:
         chosen.unpersist()
     return RedriveSummary(
         matched=matched,
         redriven=done,
         gone=matched - done,
-        checks=[Check(what="dead letters taken up", expected=matched, found=taken)],
+        checks=[Check(what="dead letters redriven or skipped", expected=matched, found=offered)],
     )

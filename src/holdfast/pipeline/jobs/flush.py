@@ -1,7 +1,7 @@
-"""`flush`: the logs of servers' fast paths into PostgreSQL, a task for each segment.
+"""`flush`: store the logs of servers' fast paths in PostgreSQL, with one task per segment.
 
-What has landed is written down with its rows, by whoever lands it: a segment that two tasks take, or a job that is
-killed and run again, stores nothing twice.
+The rows and the record that a call was flushed are written in one transaction. A segment that two tasks flush, or a job
+that is killed and run again, therefore stores nothing twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 
 
 class SegmentToFlush(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment of a server's log."""
+
     path: str
     number: int
-    # Where the last pass over it ended.
+    # The offset at which the previous pass ended.
     start: int = 0
 
 
 class SegmentDone(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pass over one segment did. `calls`: found in it. `stored`, `dropped`: messages. `skipped`: calls that had
-    landed before. `open`: calls that are in no database afterwards."""
+    """The result of a pass over one segment.
+
+    `calls`: calls in the segment. `stored`, `dropped`: messages. `skipped`: calls that had been flushed before. `open`:
+    calls that are in no database afterwards.
+    """
 
     path: str
     number: int
@@ -40,11 +45,13 @@ class SegmentDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlushSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one pass over all segments."""
+
     segments: int
     calls: int
     stored: int
     skipped: int
-    # Messages whose queue is gone.
+    # Messages whose queue was deleted.
     dropped: int
     is_dry_run: bool = False
     checks: list[Check] = []
@@ -54,10 +61,10 @@ class FlushSummary(msgspec.Struct, frozen=True, kw_only=True):
         return all(each.is_met for each in self.checks)
 
 
-# Lands one segment, in whichever process. Handed in: only those above the pipeline know the stores.
+# A function that flushes one segment, in any process. It is passed in, because the pipeline must not import a store.
 FlushSegment = Callable[[SegmentToFlush], SegmentDone]
 
-_ANSWER = (
+_RESULT_TYPE = (
     "struct<path string, number bigint, end bigint, is_whole boolean, calls bigint, messages bigint, stored bigint, "
     "skipped bigint, dropped bigint, open bigint>"
 )
@@ -71,21 +78,21 @@ def flush(
     is_dry_run: bool = False,
     progress: Progress = silent,
 ) -> tuple[FlushSummary, list[SegmentDone]]:
-    """One pass over these segments. Answers what was done, and where each is to be gone on with."""
+    """Flush these segments once. Return a summary, and for each segment where the next pass begins."""
     if not segments:
         return FlushSummary(segments=0, calls=0, stored=0, skipped=0, dropped=0, is_dry_run=is_dry_run), []
     progress("segments", 0, len(segments))
 
-    def land(path: str, number: int, start: int) -> tuple[object, ...]:
+    def flush_one(path: str, number: int, start: int) -> tuple[object, ...]:
         return msgspec.structs.astuple(flush_segment(SegmentToFlush(path=path, number=number, start=start)))
 
-    # Rows as they are: Arrow gains nothing here, and would want pandas.
-    landed = F.udf(land, _ANSWER, useArrow=False)
+    # Without Arrow, which has no benefit here, and would require pandas.
+    flushed = F.udf(flush_one, _RESULT_TYPE, useArrow=False)
     rows = [(each.path, each.number, each.start) for each in segments]
     frame = spark.createDataFrame(rows, "path string, number bigint, start bigint").repartition(len(rows))
     done = [
         SegmentDone(**row["done"].asDict())
-        for row in frame.select(landed("path", "number", "start").alias("done")).collect()
+        for row in frame.select(flushed("path", "number", "start").alias("done")).collect()
     ]
     progress("segments", len(done), len(segments))
     total = FlushSummary(
@@ -98,7 +105,7 @@ def flush(
         checks=[]
         if is_dry_run
         else [
-            Check(what="segments gone through", expected=len(segments), found=len(done)),
+            Check(what="segments processed", expected=len(segments), found=len(done)),
             Check(what="calls that are in no database", expected=0, found=sum(each.open for each in done)),
         ],
     )

@@ -1,4 +1,4 @@
-"""A journal as the jobs read it: by ranges between two positions, each of which can be read again."""
+"""Journals as the jobs read them: in ranges between two positions, which can be read again."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,26 +18,30 @@ _PAGE = 10_000
 
 
 class ArchiveJournal(Protocol):
+    """A journal that can be archived."""
+
     def ahead(self, after: str | None, rows: int) -> str | None:
-        """A position about so many events further, or at the end if that is nearer; None if nothing came."""
+        """Return a position about `rows` events after `after`, or at the end of the journal if that is nearer.
+
+        Return None if there are no events after `after`.
+        """
         ...
 
     def has(self, shard: int, seq: int, after: str) -> bool:
-        """Whether the event that a position ends with, of this shard, is still kept."""
+        """Return True if the journal still has the last event of this shard before the position `after`."""
         ...
 
     def first(self, after: str) -> "dict[int, tuple[int, int]]":
-        """Of the events behind a position, the first of each shard that a page shows: its number and its time."""
+        """Return the number and the time of the first event of each shard in the page after a position."""
         ...
 
     def frame(self, spark: "SparkSession", after: str | None, until: str) -> "DataFrame":
-        """The events between two positions, as often as asked: the same ones each time."""
+        """Return the events between two positions. Every call returns the same events."""
         ...
 
 
 class OpenedJournal:
-    """The journal of what `holdfast.open` answered, read here and handed to Spark: for a store that only one process
-    can have open."""
+    """The journal of a store that only this process can have open: it is read here, and passed to Spark."""
 
     def __init__(self, opened: "Holdfast") -> None:
         self._opened = opened
@@ -49,7 +53,7 @@ class OpenedJournal:
         return end if seen else None
 
     def has(self, shard: int, seq: int, after: str) -> bool:
-        # Of one sequence it is the next; of several databases the others' events may come before it.
+        # With one sequence it is the next event. With several databases, events of the others may come before it.
         page = self._opened.journal(_before(after, shard), 1 if "-" not in after else _PAGE)
         return any(each.seq == seq and _part_of(after, each.shard) == shard for each in page)
 
@@ -58,13 +62,14 @@ class OpenedJournal:
         return _firsts((_part_of(after, each.shard), each.seq, each.at) for each in page)
 
     def frame(self, spark: "SparkSession", after: str | None, until: str) -> "DataFrame":
-        batches = [arrow_of(page) for page in self._pages(after, until)]
+        batches = [events_to_arrow(page) for page in self._pages(after, until)]
         return spark.createDataFrame(pa.Table.from_batches(batches, EVENTS.arrow))
 
     def _pages(self, after: str | None, until: str) -> "Iterator[JournalEvents]":
         while after != until and (page := self._opened.journal(after, _PAGE)):
             if _is_beyond(page.next, until):
-                # Positions cannot be taken apart here: the pages shrink until one ends there.
+                # The page goes past `until`. Positions cannot be computed, so smaller pages are read until one ends
+                # there.
                 yield from self._last_pages(after, until)
                 return
             yield page
@@ -84,35 +89,35 @@ class OpenedJournal:
 
 
 class SourceJournal:
-    """The journal as the source `holdfast_journal` reads it: in many tasks at once, wherever they run."""
+    """The journal of a store that Spark's tasks can reach: it is read by the source `holdfast_journal`."""
 
     def __init__(self, options: Mapping[str, str], open_feed: "OpenFeed") -> None:
-        from holdfast.pipeline.sources.journal import ask_of
+        from holdfast.pipeline.sources.journal import parse_journal_options
 
         self._options = dict(options)
-        self._ask = ask_of(options)
+        self._parsed = parse_journal_options(options)
         self._open_feed = open_feed
 
     def ahead(self, after: str | None, rows: int) -> str | None:
-        from holdfast.pipeline.sources.journal import walk
+        from holdfast.pipeline.sources.journal import find_ranges
 
-        feed = self._open_feed(self._ask.place, self._ask.tenant)
+        feed = self._open_feed(self._parsed.store, self._parsed.tenant)
         try:
-            ranges = walk(feed, after, limit=rows, step=self._ask.rows_per_partition).ranges
+            ranges = find_ranges(feed, after, limit=rows, step=self._parsed.rows_per_partition).ranges
         finally:
             feed.close()
         return ranges[-1].until if ranges else None
 
     def has(self, shard: int, seq: int, after: str) -> bool:
-        feed = self._open_feed(self._ask.place, self._ask.tenant)
+        feed = self._open_feed(self._parsed.store, self._parsed.tenant)
         try:
-            # That event alone lies between the two.
+            # Only that event is between the two positions.
             return feed.measure(_before(after, shard), 1, after)[0] == 1
         finally:
             feed.close()
 
     def first(self, after: str) -> dict[int, tuple[int, int]]:
-        feed = self._open_feed(self._ask.place, self._ask.tenant)
+        feed = self._open_feed(self._parsed.store, self._parsed.tenant)
         try:
             events, until = feed.measure(after, _PAGE, None)
             found: dict[int, tuple[int, int]] = {}
@@ -130,7 +135,7 @@ class SourceJournal:
 
 
 def _is_beyond(position: str, until: str) -> bool:
-    """Positions are numbers, one for each shard; some part of it lies behind the other's."""
+    """Return True if some part of a position is after that part of the other. A position has one number per shard."""
     here, there = ([int(part) for part in each.split("-")] for each in (position, until))
     width = max(len(here), len(there))
     here += [0] * (width - len(here))
@@ -138,17 +143,17 @@ def _is_beyond(position: str, until: str) -> bool:
     return any(a > b for a, b in zip(here, there, strict=True))
 
 
-def numbers_of(position: str) -> list[int]:
-    """The number of the last event of each part: of each database, or of the store."""
+def position_numbers(position: str) -> list[int]:
+    """Return the number of the last event of each database, or of the store if it has one sequence."""
     return [int(part) for part in position.split("-")]
 
 
 def _before(position: str, shard: int) -> str:
-    return "-".join(str(number - (at == shard)) for at, number in enumerate(numbers_of(position)))
+    return "-".join(str(number - (at == shard)) for at, number in enumerate(position_numbers(position)))
 
 
 def _part_of(position: str, shard: int) -> int:
-    """Whose number an event's is: its database's, or the store's, which has one for all its shards."""
+    """Return the part of a position that counts an event: its database's, or the only part of one sequence."""
     return shard if "-" in position else 0
 
 
@@ -162,7 +167,8 @@ def _firsts(
     return found
 
 
-def arrow_of(events: "list[Any]") -> pa.RecordBatch:
+def events_to_arrow(events: "list[Any]") -> pa.RecordBatch:
+    """Convert events to a batch with the columns of `EVENTS`."""
     columns = []
     for field in EVENTS.fields:
         values = [getattr(event, field.name) for event in events]

@@ -1,4 +1,4 @@
-"""`load`: files into a queue, a message for each row, once however often the job is run."""
+"""`load`: enqueue one message per row of files, exactly once even if the job is run several times."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -17,10 +17,12 @@ from holdfast.pipeline.jobs.targets import WriteTarget
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_KEY = 40
+_KEY_LENGTH = 40
 
 
 class Format(StrEnum):
+    """The file formats that can be loaded."""
+
     JSON = "json"
     CSV = "csv"
     PARQUET = "parquet"
@@ -28,9 +30,11 @@ class Format(StrEnum):
 
 
 class LoadSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one run of `load`."""
+
     rows: int
     enqueued: int
-    # Rows whose key the queue had already.
+    # Rows whose key was already in the queue.
     known: int
     is_dry_run: bool = False
     checks: list[Check] = []
@@ -53,9 +57,13 @@ def load(
     priority: int | None = None,
     progress: Progress = silent,
 ) -> LoadSummary:
-    """`key`: columns that tell one row from every other; left out, a row is known by its file and its place or content
-    there. `payload`: the column that is the payload; left out, the whole row as JSON. No `target`: a dry run."""
-    rows = messages_of(read(spark, paths, format, options or {}), format, key, payload).withColumns(
+    """Enqueue the rows of files.
+
+    `key`: columns that identify a row. By default, a row is identified by its file and its number or content there.
+    `payload`: the column with the payload. By default, the payload is the whole row as JSON.
+    `target`: None for a dry run, which only counts the rows.
+    """
+    rows = make_messages(read_files(spark, paths, format, options or {}), format, key, payload).withColumns(
         {"tenant": F.lit(ref.tenant), "queue": F.lit(ref.queue)}
     )
     if priority is not None:
@@ -74,18 +82,21 @@ def load(
     )
 
 
-def read(spark: "SparkSession", paths: Sequence[str], format: Format, options: Mapping[str, str]) -> "DataFrame":
+def read_files(spark: "SparkSession", paths: Sequence[str], format: Format, options: Mapping[str, str]) -> "DataFrame":
+    """Read files with Spark. Raise InvalidArgument without paths."""
     if not paths:
         raise InvalidArgument("give the files to load", field="paths")
     return spark.read.format(format.value).options(**options).load(list(paths))
 
 
-def messages_of(rows: "DataFrame", format: Format, key: Sequence[str], payload: str | None) -> "DataFrame":
-    """Columns payload, content_type and key."""
+def make_messages(rows: "DataFrame", format: Format, key: Sequence[str], payload: str | None) -> "DataFrame":
+    """Return the columns payload, content_type and key. Raise InvalidArgument for a missing column."""
     names = rows.columns
     for each in (*key, *([payload] if payload is not None else [])):
         if each not in names:
-            raise InvalidArgument(f"{each!r} is no column of these files: they have {', '.join(names)}", field=each)
+            raise InvalidArgument(
+                f"{each!r} is not a column of these files; their columns are {', '.join(names)}", field=each
+            )
     if payload is not None:
         body, kind = F.col(f"`{payload}`"), None
     elif format is Format.TEXT:
@@ -95,7 +106,7 @@ def messages_of(rows: "DataFrame", format: Format, key: Sequence[str], payload: 
     made = rows.select(
         body.alias("payload"),
         F.lit(kind).cast("string").alias("content_type"),
-        F.to_json(F.struct(*(F.col(f"`{each}`") for each in key or names))).alias("_said"),
+        F.to_json(F.struct(*(F.col(f"`{each}`") for each in key or names))).alias("_content"),
         F.col("_metadata.file_path").alias("_file"),
         *([F.col("_metadata.row_index").alias("_row")] if format is Format.PARQUET else []),
     )
@@ -104,12 +115,12 @@ def messages_of(rows: "DataFrame", format: Format, key: Sequence[str], payload: 
 
 def _key(key: Sequence[str], format: Format) -> "Column":
     if key:
-        parts = [F.col("_said")]
+        parts = [F.col("_content")]
     elif format is Format.PARQUET:
         parts = [F.col("_file"), F.col("_row").cast("string")]
     else:
-        # These files have no row numbers. Rows of one file that say the same are told apart by counting them: which of
-        # them gets which number does not matter, so a retry may number them otherwise.
-        same = Window.partitionBy("_file", "_said").orderBy(F.lit(1))
-        parts = [F.col("_file"), F.col("_said"), F.row_number().over(same).cast("string")]
-    return F.substring(F.sha2(F.to_json(F.array(*parts)), 256), 1, _KEY)
+        # These files have no row numbers. Equal rows of one file are numbered. Which of them gets which number does not
+        # matter, so a retry may number them differently.
+        same = Window.partitionBy("_file", "_content").orderBy(F.lit(1))
+        parts = [F.col("_file"), F.col("_content"), F.row_number().over(same).cast("string")]
+    return F.substring(F.sha2(F.to_json(F.array(*parts)), 256), 1, _KEY_LENGTH)

@@ -1,12 +1,13 @@
-"""`migrate`: the messages of one store into another, of whatever kinds, while neither is worked on.
+"""`migrate`: copy the messages of one store to another one of any kind, while neither is in use.
 
-Messages get ids of the new store; the key `migrate:ID` makes each go there once, however often the job is run. Each
-queue is written by one task in the order of its ids, so groups keep theirs. Afterwards the copies are read back from
-the new store: as many, with the same contents.
+Messages get ids of the new store. The key `migrate:ID` ensures that each message is copied once, even if the job is run
+several times. Each queue is written by one task in the order of its ids, so groups keep their order. Afterwards the
+copies are read back from the new store: their number and contents must be the same.
 
-A message in flight is copied as ready, visible when its lease ends. Nobody can claim it before, as in the old store,
-and as the head of a group it holds the group until then. It is not leased: no store can be given a lease from outside,
-a lease would have no owner to settle it, and its end would count against the message's retries.
+A message in flight is copied as ready, and visible when its lease expires. As in the old store, it cannot be claimed
+before that, and as the head of a group it blocks the group until then. It is not leased in the new store: a store
+cannot be given a lease from outside, the lease would have no owner to settle it, and its expiry would count against the
+message's retries.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.client.blocking import Holdfast
 
 _PAGE = 500
-# What of a message goes along.
+# The columns that are copied.
 READ = MESSAGES.only(
     (
         *("tenant", "queue", "id", "snowflake", "state", "payload", "content_type", "headers", "priority"),
@@ -41,23 +42,25 @@ READ = MESSAGES.only(
     )
 )
 OLD_ID = "migrated-from"
-# No datetime is later. A legacy database may have instants in any year.
+# The latest datetime. A legacy database may have instants in any year.
 _LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 class MigrateSummary(msgspec.Struct, frozen=True, kw_only=True):
-    # Of the old store, by state.
+    """The result of one run of `migrate`."""
+
+    # The number of messages in the old store, by state.
     found: dict[str, int]
     copied: int
-    # In the new store from an earlier run.
+    # Messages that an earlier run had copied.
     known: int
-    # Dead letters that were not asked for.
+    # Dead letters that were not copied.
     left: int
     is_dry_run: bool = False
-    # Of all contents that went, as hexadecimal: it does not depend on their order.
+    # The sum of the hashes of all copied contents, in hexadecimal. It does not depend on the order of messages.
     digest: str = ""
     checks: list[Check] = []
-    # The order of the fields of a legacy directory's values; None: the old store is none.
+    # The order of the fields in the values of a legacy directory. None if the old store is not one.
     legacy_order: str | None = None
 
     @property
@@ -73,13 +76,16 @@ def migrate(
     with_failed: bool = False,
     progress: Progress = silent,
 ) -> MigrateSummary:
-    """`snapshot`: messages of the old store with the columns of `READ`. Dead letters become ready in the new store, or
-    are left where they are. No `target`: a dry run. `read_back` is of the new store: the copies in it must be as many,
-    with the same contents."""
+    """Copy the messages of `snapshot`, which has the columns of `READ`.
+
+    `target`: the new store. None for a dry run, which only counts.
+    `read_back`: opens the messages of the new store, to compare the number and the contents of the copies.
+    `with_failed`: also copy dead letters, which become ready in the new store.
+    """
     found = {row["state"]: row["count"] for row in snapshot.groupBy("state").count().collect()}
     left = 0 if with_failed else found.get("failed", 0)
-    going = sum(found.values()) - left - found.get("succeeded", 0)
-    progress("messages", 0, going)
+    expected = sum(found.values()) - left - found.get("succeeded", 0)
+    progress("messages", 0, expected)
     if target is None:
         return MigrateSummary(found=found, copied=0, known=0, left=left, is_dry_run=True)
     states = ["ready", "in_flight", *(["failed"] if with_failed else [])]
@@ -101,19 +107,19 @@ def migrate(
         )
     )
     put = target.put(rows)
-    progress("messages", put.rows, going)
-    checks = [Check(what="messages offered to the new store", expected=going, found=put.rows)]
+    progress("messages", put.rows, expected)
+    checks = [Check(what="messages offered to the new store", expected=expected, found=put.rows)]
     digest = ""
     if read_back is not None:
-        progress("copies read back", 0, going)
-        went = _contents(snapshot.where(F.col("state").isin(states)), F.col("id"))
-        many, total = _sum(went)
+        progress("copies read back", 0, expected)
+        sent = _contents(snapshot.where(F.col("state").isin(states)), F.col("id"))
+        many, total = _sum(sent)
         digest = f"{total:040x}"
         with read_back() as copies:
-            # Others' messages may stand there too.
+            # The new store may also have other messages.
             found_there = _contents(copies.where(F.col("headers").getItem(OLD_ID).isNotNull()), _old_id())
-            there, total_there = _sum(found_there.join(went.select("old"), "old", "left_semi"))
-        progress("copies read back", there, going)
+            there, total_there = _sum(found_there.join(sent.select("old"), "old", "left_semi"))
+        progress("copies read back", there, expected)
         checks += [
             Check(what="copies in the new store", expected=many, found=there),
             Check(what="sum of the contents' hashes in the new store", expected=total, found=total_there),
@@ -124,7 +130,7 @@ def migrate(
 
 
 def _due_at() -> "Column":
-    """When a copy can be claimed: not before the original could. Dead letters can at once."""
+    """Return when a copy can be claimed: not before the original, and dead letters at once."""
     is_held = F.col("state") == "in_flight"
     due_at = F.when(is_held, F.greatest("visible_at", "lease_expires_at")).when(
         F.col("state") == "ready", F.col("visible_at")
@@ -137,17 +143,17 @@ def _old_id() -> "Column":
 
 
 def _contents(messages: "DataFrame", old: "Column") -> "DataFrame":
-    """The id that a message had in the old store, and a hash of what must be in the new one as it was there."""
+    """Return each message's id in the old store, and a hash of the content that must be the same in the new one."""
     own = F.map_filter(F.coalesce("headers", _no_headers()), lambda name, _: name != OLD_ID)
-    said = [
+    content = [
         F.hex("payload"),
         F.coalesce("content_type", F.lit("")),
         F.col("priority").cast("string"),
         F.coalesce("group", F.lit("")),
         F.to_json(F.array_sort(F.map_entries(own))),
     ]
-    # 56 bits of each: so many of them as there are messages fit into the sum.
-    hashed = F.conv(F.substring(F.sha2(F.concat_ws("\n", old, *said), 256), 1, 14), 16, 10)
+    # 56 bits of each hash, so that the sum over all messages does not overflow.
+    hashed = F.conv(F.substring(F.sha2(F.concat_ws("\n", old, *content), 256), 1, 14), 16, 10)
     return messages.select(old.alias("old"), hashed.cast("decimal(38,0)").alias("hash"))
 
 
@@ -157,7 +163,7 @@ def _sum(contents: "DataFrame") -> tuple[int, int]:
 
 
 def _headers() -> "Column":
-    """With the id it had; one of an earlier migration makes room."""
+    """Return the headers with the old id, which replaces that of an earlier migration."""
     own = F.coalesce("headers", _no_headers())
     return F.map_concat(F.map_filter(own, lambda name, _: name != OLD_ID), F.create_map(F.lit(OLD_ID), "id"))
 
@@ -166,20 +172,21 @@ def _no_headers() -> "Column":
     return F.expr("cast(map() as map<string,string>)")
 
 
-def snapshot_of_source(
+def read_source_snapshot(
     spark: "SparkSession", options: dict[str, str], tenant: str = "*", queue: str = "*"
 ) -> "DataFrame":
+    """Read messages with the columns of `READ`, by Spark's tasks. `*` stands for all tenants or queues."""
     reader = spark.read.format("holdfast").schema(READ.spark)
     return reader.options(**options, tenant=tenant, queue=queue).load()
 
 
 @contextmanager
-def snapshot_of_opened(
+def read_opened_snapshot(
     spark: "SparkSession", opened: "Holdfast", tenant: str = "*", queue: str = "*"
 ) -> "Iterator[DataFrame]":
-    """Of a store that only this process has open: read here, page by page, into a file that Spark reads."""
-    with TemporaryDirectory(prefix="holdfast-snapshot-") as place:
-        path = Path(place) / "messages.parquet"
+    """Read messages of a store that only this process has open, page by page, into a file for Spark."""
+    with TemporaryDirectory(prefix="holdfast-snapshot-") as directory:
+        path = Path(directory) / "messages.parquet"
         with pq.ParquetWriter(path, READ.arrow) as writer:
             for rows in _pages(opened, tenant, queue):
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=READ.arrow))

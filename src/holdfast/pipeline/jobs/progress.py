@@ -1,19 +1,19 @@
-"""What a job says while it runs, and what it answers."""
+"""Progress reports and checks of jobs."""
 
 from collections.abc import Callable
 
 import msgspec
 
-# What is being done, how much of it is done, and how much there is in all (None: not known).
+# A function that is called with the stage, how much of it is done, and the total (None: unknown).
 Progress = Callable[[str, int, int | None], None]
 
 
-def silent(what: str, done: int, total: int | None) -> None:
-    """For callers that watch nothing."""
+def silent(stage: str, done: int, total: int | None) -> None:
+    """Report no progress."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """Two counts of one thing, made apart, that must agree."""
+    """Two independent counts of the same thing, which must be equal."""
 
     what: str
     expected: int
@@ -24,4 +24,4 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         return self.expected == self.found
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.found:,}" + ("" if self.is_met else f", and not {self.expected:,}")
+        return f"{self.what}: {self.found:,}" + ("" if self.is_met else f", but expected {self.expected:,}")

@@ -1,4 +1,4 @@
-"""`replay`: messages of the lake enqueued again, by time, tenant, queue or any condition on their final records."""
+"""`replay`: enqueue archived messages again, selected by time, tenant, queue or a condition on their final records."""
 
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 
 class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one run of `replay`."""
+
     matched: int
-    # Of those: the lake has their payload.
+    # Matched messages whose payload is in the lake.
     replayable: int
     enqueued: int
-    # Replayed before, under the same name.
+    # Messages that were replayed before under the same name.
     known: int
     is_dry_run: bool = False
     checks: list[Check] = []
@@ -39,7 +41,10 @@ def select(
     until_ms: int | None = None,
     where: str | None = None,
 ) -> "DataFrame":
-    """Final records by the time they were settled, the last one of each message; `where` is a condition in SQL."""
+    """Select messages by their final records. Of several records of a message, the last one that matches is used.
+
+    `since_ms` and `until_ms` apply to the time of settlement. `where` is a condition in SQL.
+    """
     found = lake.read(spark, MESSAGES)
     if tenant is not None:
         found = found.where(F.col("tenant") == tenant)
@@ -65,8 +70,11 @@ def replay(
     into: str | None = None,
     progress: Progress = silent,
 ) -> ReplaySummary:
-    """Each message once for each `name`: a replay run again under its name adds what is missing and no more. `into`:
-    another queue of the same tenants. No `target`: a dry run."""
+    """Enqueue the selected messages again, each once per `name`: a repeated replay adds only missing messages.
+
+    `into`: the queue to enqueue into, in the same tenant. By default the queue of each message.
+    `target`: None for a dry run, which only counts.
+    """
     payloads = lake.read(spark, PAYLOADS).dropDuplicates(["id"])
     found = selected.join(
         payloads.select("id", "content_type", "headers", F.col("group"), "correlation_id", "payload"), "id", "left"

@@ -1,4 +1,4 @@
-"""`report`: the tables `minute` and `bill_day`, and a page of HTML."""
+"""`report`: write the tables `minute` and `bill_day`, and an HTML page."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PROMISE_MS = 60_000
-# A day is billed when it has been over for so long: by then the archive has its last events.
+# A day is billed this long after its end, when its last events have been archived.
 CLOSED_AFTER_MS = 3_600_000
 _BILLED = ("messages", "deliveries", "bytes_in", "bytes_out")
 
 
 class ReportSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one run of `report`."""
+
     page: str | None
     events: int
     minutes: int
@@ -50,7 +52,7 @@ def report(
     now_ms: int | None = None,
     progress: Progress = silent,
 ) -> ReportSummary:
-    """Of the whole lake, or of some days of it. The tables are of every tenant; the page may be of one."""
+    """Report on the whole lake, or on some days of it. `tenant` restricts the page, but not the tables."""
     now_ms = SystemClock().now_ms() if now_ms is None else now_ms
     events = lake.read(spark, EVENTS, days)
     minutes = _write_minutes(spark, lake, events, days, promise_ms)
@@ -74,13 +76,16 @@ def report(
 def _write_minutes(
     spark: "SparkSession", lake: Lake, events: "DataFrame", days: Sequence[str] | None, promise_ms: int
 ) -> int:
-    """In the place of what was there of these days: events that came late are counted where they belong."""
+    """Replace the rows of these days, so that events that were archived late are counted in their minute."""
     return lake.replace(spark, MINUTE, figures.by_minute(events, promise_ms), days)
 
 
 def bill(spark: "SparkSession", lake: Lake, now_ms: int) -> int:
-    """Append what closed days have that was not billed yet: a row of kind `bill` for what has none, of kind
-    `adjustment` for the difference to what was. Nothing written is ever changed, and a second run adds nothing."""
+    """Append the bills of closed days, and return how many rows were added.
+
+    A queue without a bill for a day gets a row of kind `bill`. If the counts of a billed day have changed, a row of
+    kind `adjustment` contains the difference. Existing rows are never changed, and a second run adds nothing.
+    """
     last = datetime.fromtimestamp((now_ms - CLOSED_AFTER_MS) / 1_000, UTC).date()
     due = figures.by_day(lake.read(spark, EVENTS)).where(F.col("date") < F.lit(last))
     key = ("date", "tenant", "queue")
@@ -99,15 +104,15 @@ def bill(spark: "SparkSession", lake: Lake, now_ms: int) -> int:
 
 
 def _checks(spark: "SparkSession", lake: Lake, events: "DataFrame", days: Sequence[str] | None) -> list[Check]:
-    """The minutes add up to the events."""
+    """Check that the sums over all minutes equal the counts of events."""
     [row] = (
         lake.read(spark, MINUTE, days).agg(F.sum("enqueued").alias("came"), F.sum("succeeded").alias("done")).collect()
     )
-    [told] = events.agg(
+    [counted] = events.agg(
         F.count(F.when(F.col("event") == "enqueued", 1)).alias("came"),
         F.count(F.when(F.col("event") == "succeeded", 1)).alias("done"),
     ).collect()
     return [
-        Check(what="arrivals in the minutes", expected=told["came"], found=row["came"] or 0),
-        Check(what="completions in the minutes", expected=told["done"], found=row["done"] or 0),
+        Check(what="arrivals in the minutes", expected=counted["came"], found=row["came"] or 0),
+        Check(what="completions in the minutes", expected=counted["done"], found=row["done"] or 0),
     ]

@@ -1,5 +1,7 @@
-"""Where jobs put messages: through the sink by Spark's tasks, or from here into a store that only one process can have
-open. A row is enqueued once by its key, however often it is offered."""
+"""Targets of jobs that enqueue: the sink, which is written by Spark's tasks, and a store that this process has open.
+
+A row is enqueued once per key, even if it is offered several times.
+"""
 
 import json
 import tempfile
@@ -22,56 +24,62 @@ if TYPE_CHECKING:
 _BATCH = 1_000
 
 
-class Put(NamedTuple):
-    """Rows offered, and how many of them the queue did not know yet."""
+class PutResult(NamedTuple):
+    """The number of rows that were offered, and the number of those that were new to the queue."""
 
     rows: int
     enqueued: int
 
 
 class WriteTarget(Protocol):
-    def put(self, frame: "DataFrame") -> Put:
-        """`frame` has columns of `NEW_MESSAGES`, among them payload, key, tenant and queue."""
+    """A store in which a job enqueues messages."""
+
+    def put(self, frame: "DataFrame") -> PutResult:
+        """Enqueue the rows of a frame with columns of `NEW_MESSAGES`, at least payload, key, tenant and queue."""
         ...
 
 
 class SinkTarget:
+    """Enqueues through the Spark sink `holdfast`, by many tasks at once."""
+
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
 
-    def put(self, frame: "DataFrame") -> Put:
-        with tempfile.TemporaryDirectory(prefix="holdfast-put-") as place:
-            counts = Path(place) / "counts"
+    def put(self, frame: "DataFrame") -> PutResult:
+        with tempfile.TemporaryDirectory(prefix="holdfast-put-") as directory:
+            counts = Path(directory) / "counts"
             frame.write.format("holdfast").options(**self._options, countsFile=str(counts)).mode("append").save()
-            told = json.loads(counts.read_text())
-        return Put(told["rows"], told["enqueued"])
+            written = json.loads(counts.read_text())
+        return PutResult(written["rows"], written["enqueued"])
 
 
 class OpenedTarget:
+    """Enqueues from this process, for a store that only one process can have open."""
+
     def __init__(self, opened: "Holdfast") -> None:
         self._opened = opened
 
-    def put(self, frame: "DataFrame") -> Put:
-        from holdfast.pipeline.sources.drafts import messages_of, shape_of
+    def put(self, frame: "DataFrame") -> PutResult:
+        from holdfast.pipeline.sources.drafts import make_messages, make_row_shape
 
         schema = NEW_MESSAGES.only(frame.columns).arrow
-        shape = shape_of(schema, tenant=None, queue=None, key_columns=(), dedup=True, content_type=None)
-        # A partition at a time: the frame may be larger than this process.
+        shape = make_row_shape(schema, tenant=None, queue=None, key_columns=(), dedup=True, content_type=None)
+        # One partition at a time, because the frame may be larger than this process's memory.
         rows = _without_timestamps(frame, schema).toLocalIterator(prefetchPartitions=True)
         offered = enqueued = 0
-        while some := [row.asDict() for row in islice(rows, _BATCH)]:
+        while batch := [row.asDict() for row in islice(rows, _BATCH)]:
             by_queue: dict[QueueRef, list[NewMessage]] = {}
-            for ref, message in messages_of(pa.RecordBatch.from_pylist(some, schema=schema), shape):
+            for ref, message in make_messages(pa.RecordBatch.from_pylist(batch, schema=schema), shape):
                 by_queue.setdefault(ref, []).append(message)
             for ref, messages in by_queue.items():
                 ids = self._opened.queue(ref.queue, tenant=ref.tenant).enqueue(messages)
                 enqueued += sum(not each.duplicate for each in ids)
-            offered += len(some)
-        return Put(offered, enqueued)
+            offered += len(batch)
+        return PutResult(offered, enqueued)
 
 
 def _without_timestamps(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
-    """Replace instants by their microseconds: rows would have them as local times without a zone."""
+    """Replace instants by microseconds, because Spark's rows contain them as local times without a zone."""
     from pyspark.sql import functions as F
 
     instants = {field.name for field in schema if field.type == INSTANT}

@@ -1,5 +1,5 @@
-"""The lake: tables whose every change is one commit, with the position of its writer in it.
+"""The lake: tables on files. Each change is one commit, which also contains the position of its writer.
 
-Nothing here knows queues.
-Start reading at `contract`, then `lake`.
+It must not know queues.
+Start reading at `contract.py`, then `lake.py`.
 """

@@ -1,7 +1,7 @@
-"""A table as Delta, by delta-rs: no JVM, no jar.
+"""Delta tables, written by delta-rs without a JVM.
 
-The log is Delta's own, so Spark, DuckDB, Polars and others read these tables. A writer's mark lives in `txn` actions,
-which every checkpoint of the log keeps: `commitInfo` would be forgotten with old log files.
+Spark, DuckDB, Polars and others can read these tables. A writer's mark is stored in `txn` actions, which every
+checkpoint of the log contains. `commitInfo` would be deleted with old log files.
 """
 
 import json
@@ -16,13 +16,15 @@ from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.pipeline.lake.contract import Compacted, Mark, NewFile
 from holdfast.pipeline.lake.tables import DAY
 
-# A commit that lost to another one is judged anew; so many writers at once there never are.
+# A commit that lost to another one is decided again, at most this often.
 _TRIES = 20
-# Bytes of a position in one version number, which is a signed 64-bit integer.
+# The bytes of a position that fit into one version number, which is a signed 64-bit integer.
 _CHUNK = 7
 
 
 class DeltaFiles:
+    """A table of the lake with a Delta log."""
+
     def __init__(
         self, directory: str, schema: Schema, *, has_days: bool, storage: dict[str, str] | None = None
     ) -> None:
@@ -42,22 +44,24 @@ class DeltaFiles:
         return _mark(self._open(), writer) if self.exists() else None
 
     def append(self, files: Sequence[NewFile], *, writer: str | None = None, mark: Mark | None = None) -> bool:
-        said = {} if mark is None else {"holdfast": {"writer": writer, "batch": mark.batch, "position": mark.position}}
+        metadata = (
+            {} if mark is None else {"holdfast": {"writer": writer, "batch": mark.batch, "position": mark.position}}
+        )
         moves = [] if mark is None or writer is None else _moves(writer, mark)
         for _ in range(_TRIES):
             table = self._ready()
             if writer is not None and mark is not None and _is_done(table, writer, mark):
                 return False
-            if self._commit(table, files, "append", CommitProperties(said, 0, moves)):
+            if self._commit(table, files, "append", CommitProperties(metadata, 0, moves)):
                 return True
-        raise StoreUnavailable(f"{self.directory} changes faster than a commit can be made: try again later")
+        raise StoreUnavailable(f"{self.directory} has too many simultaneous commits: try again later")
 
     def replace(self, files: Sequence[NewFile], days: Sequence[str] | None) -> None:
         only = None if days is None else [(DAY, "in", list(days))]
         for _ in range(_TRIES):
             if self._commit(self._ready(), files, "overwrite", CommitProperties(max_commit_retries=0), only):
                 return
-        raise StoreUnavailable(f"{self.directory} changes faster than a commit can be made: try again later")
+        raise StoreUnavailable(f"{self.directory} has too many simultaneous commits: try again later")
 
     def files(self, days: Sequence[str] | None = None) -> list[str]:
         if not self.exists():
@@ -72,11 +76,11 @@ class DeltaFiles:
         before = len(table.file_uris())
         table.optimize.compact()
         gone = table.vacuum(
-            # In whole hours, as the library has it.
+            # The library takes whole hours.
             int(keep_hours),
             dry_run=False,
             enforce_retention_duration=False,
-            # Not only what was replaced: what a writer that died left behind, too.
+            # Also deletes the files of a writer that was killed, and not only replaced files.
             full=True,
         )
         return Compacted(before, len(table.file_uris()), len(gone))
@@ -85,7 +89,7 @@ class DeltaFiles:
         return DeltaTable(self.directory, storage_options=self._storage)
 
     def _ready(self) -> DeltaTable:
-        """The table, made if it is not there, with every column that its rows now have."""
+        """Open the table. Create it if it is missing, and add missing columns."""
         table = (
             self._open()
             if self.exists()
@@ -97,7 +101,7 @@ class DeltaFiles:
         for field in self._schema.fields:
             if field.name in known and known[field.name].type != field.type:
                 raise InvalidArgument(
-                    f"column {field.name} of {self.directory} is {known[field.name].type}, and would have to be "
+                    f"column {field.name} of {self.directory} is {known[field.name].type} instead of "
                     f"{field.type}: archive into a new directory"
                 )
         if new := [field for field in self._schema.fields if field.name not in known]:
@@ -116,7 +120,7 @@ class DeltaFiles:
             AddAction(each.path, each.size, _partition(each), each.modified_at, True, _stats(each)) for each in files
         ]
         try:
-            # No retry inside: it would append over a commit of the same batch by another process without a look.
+            # The library must not retry: it would append a batch that another process has committed meanwhile.
             table.create_write_transaction(
                 adds,
                 mode,
@@ -138,7 +142,7 @@ def _is_done(table: DeltaTable, writer: str, mark: Mark) -> bool:
 
 
 def _moves(writer: str, mark: Mark) -> list[Transaction]:
-    """A position is text and a version a number: it is cut into pieces that fit."""
+    """Encode a mark as transactions. Versions are numbers, so the text of the position is split into pieces."""
     raw = mark.position.encode()
     pieces = [raw[at : at + _CHUNK] for at in range(0, len(raw), _CHUNK)]
     return [

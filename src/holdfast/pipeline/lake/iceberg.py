@@ -1,11 +1,12 @@
-"""A table as Iceberg, by pyiceberg: no JVM, no jar. For a lake on a local disk, with its catalog in an SQLite file.
+"""Iceberg tables, written by pyiceberg without a JVM. For lakes on a local disk, with the catalog in an SQLite file.
 
-    LAKE/iceberg-catalog.db      which metadata file each table is at
-    LAKE/TABLE/metadata/…        Iceberg's own
-    LAKE/TABLE/data/RUN/…        data files as they were written; they are never moved
+    LAKE/iceberg-catalog.db      the current metadata file of each table
+    LAKE/TABLE/metadata/…        metadata of Iceberg
+    LAKE/TABLE/data/RUN/…        data files; they are never moved
 
-A writer's mark is a table property, set in the commit that adds its files; the snapshot names the batch as well. Every
-commit makes a snapshot, if an empty one: so each stands on the one before it, and of two at once the second is refused.
+A writer's mark is a table property, set in the commit that adds its files. The snapshot contains the batch as well.
+Every commit creates a snapshot, even an empty one. Each therefore depends on the previous one, and of two simultaneous
+commits the second is refused.
 """
 
 import json
@@ -33,16 +34,18 @@ _TRIES = 20
 _HOUR_MS = 3_600_000
 _TARGET_BYTES = 100 << 20
 _MARK = "holdfast.mark."
-# A commit that lost to another is judged anew by us: the library would append over it without a look.
+# A commit that lost to another one is decided again here. The library would append its files without a check.
 _PROPERTIES = {"commit.retry.num-retries": "0", "write.parquet.compression-codec": "zstd"}
 
 
 class IcebergFiles:
+    """A table of the lake with Iceberg metadata."""
+
     def __init__(self, directory: str, schema: pa.Schema, *, day_of: str | None) -> None:
-        """`schema`: the columns of the files. `day_of`: the instant whose day splits them."""
+        """`schema`: the columns of the files. `day_of`: the instant whose day partitions them."""
         if "://" in directory and not directory.startswith("file://"):
             raise InvalidArgument(
-                f"Iceberg tables need a local disk for their catalog, and {directory} is none: choose Delta",
+                f"Iceberg tables need a local disk for their catalog, and {directory} is not on one: choose Delta",
                 field="lake",
             )
         self._root = Path(directory.removeprefix("file://"))
@@ -103,14 +106,14 @@ class IcebergFiles:
                 by_day.setdefault(day, []).append(each)
         for small in by_day.values():
             if len(small) > 1 and not self._commit(self._open(), add=[self._join(small)], remove=small):
-                raise StoreUnavailable(f"{self._root} was changed meanwhile: compact again")
+                raise StoreUnavailable(f"{self._root} was changed during the compaction: compact again")
         return Compacted(before, len(self.files()), self._sweep(keep_hours))
 
     def _join(self, small: list[Any]) -> str:
         import pyarrow.dataset as ds
         import pyarrow.parquet as pq
 
-        # Older files may lack columns that came later: those are null in the new one.
+        # Older files may lack columns that were added later. Their values are null in the new file.
         source = ds.dataset([_local(each.file_path) for each in small], schema=self._schema, format="parquet")
         new = self._root / "data" / f"joined-{uuid4().hex}" / "part-00000.parquet"
         new.parent.mkdir(parents=True)
@@ -120,16 +123,16 @@ class IcebergFiles:
         return str(new)
 
     def _sweep(self, keep_hours: float) -> int:
-        """Forget old snapshots, and delete the data files that none of the others names."""
+        """Expire old snapshots, and delete data files that the remaining snapshots do not reference."""
         before_ms = SystemClock().now_ms() - keep_hours * _HOUR_MS
         table = self._open()
         if len(table.metadata.snapshots) > 1:
-            # By the library's own clock: a snapshot of this very moment counts as older.
-            edge = datetime.fromtimestamp(before_ms / 1_000, UTC) + timedelta(milliseconds=1)
+            # With keep_hours=0, a snapshot of the current millisecond must count as older.
+            expires_before = datetime.fromtimestamp(before_ms / 1_000, UTC) + timedelta(milliseconds=1)
             with suppress(CommitFailedException):
-                table.maintenance.expire_snapshots().older_than(edge).commit()
+                table.maintenance.expire_snapshots().older_than(expires_before).commit()
             table = self._open()
-        named = {
+        referenced = {
             _local(entry.data_file.file_path)
             for snapshot in table.metadata.snapshots
             for manifest in snapshot.manifests(table.io)
@@ -137,7 +140,7 @@ class IcebergFiles:
         }
         gone = 0
         for file in (self._root / "data").rglob("*.parquet"):
-            if str(file) not in named and file.stat().st_mtime_ns // 1_000_000 <= before_ms:
+            if str(file) not in referenced and file.stat().st_mtime_ns // 1_000_000 <= before_ms:
                 file.unlink()
                 gone += 1
         return gone
@@ -153,14 +156,16 @@ class IcebergFiles:
         writer: str | None = None,
         mark: Mark | None = None,
     ) -> bool:
-        """All of it or nothing; False if another commit came first."""
-        said = {} if writer is None or mark is None else {"holdfast.writer": writer, "holdfast.batch": str(mark.batch)}
+        """Commit atomically. Return False if another commit came first."""
+        snapshot_properties = (
+            {} if writer is None or mark is None else {"holdfast.writer": writer, "holdfast.batch": str(mark.batch)}
+        )
         remove = list(remove)
         try:
             with table.transaction() as change:
                 if writer is not None and mark is not None:
                     change.set_properties({_MARK + writer: json.dumps([mark.batch, mark.position])})
-                steps = change.update_snapshot(snapshot_properties=said)
+                steps = change.update_snapshot(snapshot_properties=snapshot_properties)
                 with steps.overwrite() if remove else steps.fast_append() as snapshot:
                     for gone in remove:
                         snapshot.delete_data_file(gone)
@@ -185,7 +190,7 @@ class IcebergFiles:
         return self._catalog.load_table(self._name)
 
     def _ready(self) -> IcebergTable:
-        """The table, made if it is not there, with every column that its rows now have."""
+        """Open the table. Create it if it is missing, and add missing columns."""
         if not self.exists():
             self._create()
         table = self._open()
@@ -198,7 +203,7 @@ class IcebergFiles:
     def _create(self) -> None:
         with suppress(NamespaceAlreadyExistsError):
             self._catalog.create_namespace(NAMESPACE)
-        # Made whole, or not at all; one that is there already is another process's.
+        # Atomic. If the table exists by now, another process has created it.
         with (
             suppress(TableAlreadyExistsError, CommitFailedException),
             self._catalog.create_table_transaction(
@@ -209,20 +214,20 @@ class IcebergFiles:
                 with made.update_spec() as split:
                     split.add_field(self._day_of, DayTransform(), DAY)
             mapping = made.table_metadata.schema().name_mapping.model_dump_json()
-            # Spark writes files without the numbers of columns: they are found by name.
+            # Spark writes files without column ids, so columns are mapped by name.
             made.set_properties({"schema.name-mapping.default": mapping})
 
     def _too_fast(self) -> StoreUnavailable:
-        return StoreUnavailable(f"{self._root} changes faster than a commit can be made: try again later")
+        return StoreUnavailable(f"{self._root} has too many simultaneous commits: try again later")
 
 
 def _mark(table: IcebergTable, writer: str) -> Mark | None:
-    said = table.properties.get(_MARK + writer)
-    return None if said is None else Mark(*json.loads(said))
+    text = table.properties.get(_MARK + writer)
+    return None if text is None else Mark(*json.loads(text))
 
 
 def _data_files(table: IcebergTable) -> "Iterable[tuple[str | None, Any]]":
-    """The files of the table now, each with its day."""
+    """Yield the table's current files, each with its day."""
     for task in table.scan().plan_files():
         yield _day(task.file), task.file
 

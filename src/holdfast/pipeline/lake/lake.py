@@ -1,4 +1,4 @@
-"""The lake: its tables by name, read and written through Spark."""
+"""The lake: its tables, read and written through Spark."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -19,21 +19,23 @@ if TYPE_CHECKING:
 
 
 class LakeKind(StrEnum):
+    """The format of a lake's tables."""
+
     DELTA = "delta"
     PARQUET = "parquet"
     ICEBERG = "iceberg"
 
 
 def default_kind() -> LakeKind:
-    """Delta where delta-rs is installed."""
+    """Return Delta if delta-rs is installed, and plain Parquet otherwise."""
     return LakeKind.DELTA if importlib.util.find_spec("deltalake") is not None else LakeKind.PARQUET
 
 
-def kind_at(place: str) -> LakeKind | None:
-    """The format that a lake on a local disk was begun with; None of one that is not there yet, or elsewhere."""
-    if "://" in place and not place.startswith("file://"):
+def find_kind(url: str) -> LakeKind | None:
+    """Return the format of an existing lake on a local disk, and None for any other lake."""
+    if "://" in url and not url.startswith("file://"):
         return None
-    root = Path(place.removeprefix("file://"))
+    root = Path(url.removeprefix("file://"))
     if (root / ICEBERG_CATALOG).exists():
         return LakeKind.ICEBERG
     if any(root.glob("*/_delta_log")):
@@ -42,21 +44,21 @@ def kind_at(place: str) -> LakeKind | None:
 
 
 class Lake:
-    """A directory, or a place in an object store, with a table in each of its folders. It keeps the format that it was
-    begun with."""
+    """A directory, or a prefix in an object store, with one folder per table. An existing lake keeps its format."""
 
-    def __init__(self, place: str, kind: LakeKind | None = None, storage: Mapping[str, str] | None = None) -> None:
-        if not place:
+    def __init__(self, url: str, kind: LakeKind | None = None, storage: Mapping[str, str] | None = None) -> None:
+        if not url:
             raise InvalidArgument("give the lake's directory", field="lake")
-        self.place = place.rstrip("/")
-        found = kind_at(self.place)
+        self.url = url.rstrip("/")
+        found = find_kind(self.url)
         if found is not None and kind not in (None, found):
-            raise InvalidArgument(f"{self.place} has {found} tables: leave the format out", field="lake_format")
+            raise InvalidArgument(f"{self.url} has {found} tables: omit the format", field="lake_format")
         self.kind = kind or found or default_kind()
         self._storage = dict(storage or {})
 
     def table(self, shape: TableShape) -> LakeTable:
-        directory = f"{self.place}/{shape.name}"
+        """Return a table. Raise InvalidArgument if the packages for the lake's format are missing."""
+        directory = f"{self.url}/{shape.name}"
         if self.kind is LakeKind.PARQUET:
             return ParquetFiles(directory, has_days=shape.day_of is not None)
         if self.kind is LakeKind.ICEBERG:
@@ -80,12 +82,12 @@ class Lake:
         return DeltaFiles(directory, schema, has_days=shape.day_of is not None, storage=self._storage or None)
 
     def read(self, spark: "SparkSession", shape: TableShape, days: Sequence[str] | None = None) -> "DataFrame":
-        """The table's rows as of now, with `day` where it has days. A table that is not there yet has none.
+        """Return the table's current rows, with a column `day` if it has days. A missing table has no rows.
 
-        The files are named one by one: what a writer that died left beside them is not read.
+        The files are listed one by one, so files that a killed writer has left are not read.
         """
         files = self.table(shape).files(days)
-        rows = spark.read.schema(shape.table.spark).parquet(*files) if files else none_of(spark, shape)
+        rows = spark.read.schema(shape.table.spark).parquet(*files) if files else empty_frame(spark, shape)
         return rows if shape.day_of is None else rows.withColumn(DAY, day_column(shape.day_of))
 
     def append(
@@ -97,7 +99,7 @@ class Lake:
         writer: str | None = None,
         mark: Mark | None = None,
     ) -> int:
-        """Add rows in one commit; answers how many. 0 if the writer has committed this batch already."""
+        """Append rows in one commit, and return how many. Return 0 if the writer has already committed this batch."""
         table = self.table(shape)
         files = write_files(spark, rows.select(*shape.table.columns), shape, table.new_files)
         if not files and mark is None:
@@ -107,22 +109,23 @@ class Lake:
     def replace(
         self, spark: "SparkSession", shape: TableShape, rows: "DataFrame", days: Sequence[str] | None = None
     ) -> int:
-        """Put rows in the place of what the table has of these days (None: of all it has), in one commit."""
+        """Replace all rows of these days (None: all rows of the table) in one commit, and return the number of rows."""
         table = self.table(shape)
         files = write_files(spark, rows.select(*shape.table.columns), shape, table.new_files)
         table.replace(files, days)
         return sum(each.rows for each in files)
 
     def compact(self, *, keep_hours: float) -> dict[str, Compacted]:
-        """Of each table that is there."""
+        """Compact all existing tables."""
         found = {name: self.table(shape) for name, shape in TABLES.items()}
         return {name: table.compact(keep_hours=keep_hours) for name, table in found.items() if table.exists()}
 
 
-def none_of(spark: "SparkSession", shape: TableShape) -> "DataFrame":
+def empty_frame(spark: "SparkSession", shape: TableShape) -> "DataFrame":
+    """Return a frame with the table's columns and no rows."""
     return spark.createDataFrame([], shape.table.spark)
 
 
-def run_name() -> str:
-    """What a run is called in a table of several runs."""
+def new_run_name() -> str:
+    """Return a unique name for a run, which marks its rows in a table of several runs."""
     return uuid4().hex[:12]

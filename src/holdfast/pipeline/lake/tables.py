@@ -1,6 +1,6 @@
-"""The lake's tables as data: columns, how files are split and sorted, and what prunes them.
+"""The lake's tables: columns, partitioning, sort order, and the columns with bounds that let readers skip files.
 
-A column is only ever added, at the end and nullable: older files have nulls there.
+To change a table, add a nullable column at the end: it is null in older files. Columns are never changed or removed.
 """
 
 from typing import NamedTuple
@@ -10,19 +10,21 @@ import pyarrow as pa
 from holdfast.pipeline import schemas
 from holdfast.pipeline.schemas import INSTANT, Field, TableSchema
 
-# On every file of a table that has days; it stands in no file.
+# The partition column of tables with days. It is part of the path, and not in the files.
 DAY = "day"
-# Beside the tables, where they are Iceberg's.
+# The SQLite file with the catalog of Iceberg tables.
 ICEBERG_CATALOG = "iceberg-catalog.db"
 
 
 class TableShape(NamedTuple):
+    """The columns and the physical layout of a table."""
+
     table: TableSchema
-    # The instant whose day (UTC) a row belongs to; None: the table is not split.
+    # The instant by whose day (UTC) the table is partitioned. None if it is not.
     day_of: str | None
-    # Within a file, after the day: so that the files' statistics say which hold a tenant or a queue.
+    # The sort order within a file, so that the bounds show which files contain a tenant or a queue.
     sorted_by: tuple[str, ...]
-    # Columns whose lowest and highest value each file tells in the log.
+    # Columns whose minimum and maximum are recorded in the log for each file.
     bounds: tuple[str, ...] = ("tenant", "queue")
 
     @property
@@ -31,7 +33,7 @@ class TableShape(NamedTuple):
 
     @property
     def arrow(self) -> pa.Schema:
-        """With the day, as a log of the table has it."""
+        """The columns in the table's log, with the day."""
         return self.table.arrow if self.day_of is None else self.table.arrow.append(pa.field(DAY, pa.date32()))
 
 
@@ -43,7 +45,7 @@ _TEXT, _INT, _LONG, _SHORT = pa.string(), pa.int32(), pa.int64(), pa.int16()
 
 EVENTS = TableShape(schemas.EVENTS, "at", ("tenant", "queue", "at", "shard", "seq"), ("tenant", "queue", "at"))
 
-# One row for each end of a message: what the event that ended it says. A failed message that was redriven has another.
+# One row for each event that ended a message. A failed message that was redriven has several.
 MESSAGES = TableShape(
     _table(
         "messages",
@@ -76,7 +78,7 @@ _OF_PAYLOADS = (
     "payload",
 )
 
-# What the journal never carries. Written by `drain`, and by `archive --payloads` of what stands in the store.
+# Payloads, which the journal does not have. Written by `drain` and `archive --payloads`.
 PAYLOADS = TableShape(
     TableSchema(
         "payloads",
@@ -92,8 +94,8 @@ COUNTED = (
     *("removed", "moved"),
 )
 
-# Per tenant, queue and minute. `late`: ends later after the enqueue than the queue's promise. Percentiles are of the
-# minute; those of a longer time are computed from the events, never from these.
+# One row per tenant, queue and minute. `late` counts messages that ended later than promised. Percentiles apply to the
+# minute: those of longer times must be computed from the events, and not from these.
 MINUTE = TableShape(
     _table(
         "minute",
@@ -111,7 +113,7 @@ MINUTE = TableShape(
     ("tenant", "queue", "minute"),
 )
 
-# Append-only: a day that was billed changes by a row of its own, `adjustment`, never in place.
+# Append-only: changes of a billed day are added as rows of kind `adjustment`.
 BILL_DAY = TableShape(
     _table(
         "bill_day",

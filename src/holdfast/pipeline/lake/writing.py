@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as new data files of a table, described for its log."""
+"""Writing of data files from a DataFrame, with the descriptions that the table's log needs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,15 +18,15 @@ _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
 
 def day_column(instant: str) -> Column:
-    """The day in UTC, whatever the session's time zone."""
+    """Return the day of an instant in UTC, whatever the session's time zone."""
     return F.date_from_unix_date(F.floor(F.unix_millis(F.col(instant)) / F.lit(_DAY_MS)).cast("int"))
 
 
 def write_files(spark: SparkSession, rows: DataFrame, shape: TableShape, directory: str) -> list[NewFile]:
-    """Write the rows, split by day and sorted, into a new directory of their own; look at what was written, and say it.
+    """Write the rows, partitioned by day and sorted, to a new directory, and return the files.
 
-    Spark's own committer settles which attempt of a task counts. Whatever dies on the way leaves files that no log
-    names: they are never read, and `compact` deletes them.
+    Spark's committer decides which attempt of a task counts. A killed process leaves unreferenced files, which are
+    never read, and which `compact` deletes.
     """
     home = f"{directory}/{uuid4().hex}"
     if shape.day_of is not None:
@@ -42,12 +42,12 @@ def write_files(spark: SparkSession, rows: DataFrame, shape: TableShape, directo
     with _standard_timestamps(spark):
         writer.parquet(home)
     is_local = "://" not in home
-    return _by_their_footers(shape, Path(home)) if is_local else _by_reading(spark, rows, shape, home)
+    return _describe_by_footers(shape, Path(home)) if is_local else _describe_by_reading(spark, rows, shape, home)
 
 
 @contextmanager
 def _standard_timestamps(spark: SparkSession) -> Iterator[None]:
-    """Spark's default is a form that has no statistics, and that other readers take for nanoseconds."""
+    """Write timestamps as microseconds. Spark's default has no statistics, and other readers read it as nanoseconds."""
     before = spark.conf.get(_TIMESTAMPS)
     spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
     try:
@@ -57,8 +57,8 @@ def _standard_timestamps(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(_TIMESTAMPS, before)
 
 
-def _by_their_footers(shape: TableShape, home: Path) -> list[NewFile]:
-    """Of files at hand: a file that was cut off has none."""
+def _describe_by_footers(shape: TableShape, home: Path) -> list[NewFile]:
+    """Describe local files by their Parquet footers. A truncated file has no footer, and raises an error."""
     import pyarrow.parquet as pq
 
     described: list[NewFile] = []
@@ -83,15 +83,15 @@ def _by_their_footers(shape: TableShape, home: Path) -> list[NewFile]:
 
 
 def _bounds(about: Any, column: str) -> tuple[Any, Any]:
-    place = about.schema.names.index(column)
-    stats = [about.row_group(each).column(place).statistics for each in range(about.num_row_groups)]
+    index = about.schema.names.index(column)
+    stats = [about.row_group(each).column(index).statistics for each in range(about.num_row_groups)]
     if any(each is None or not each.has_min_max for each in stats):
         return None, None
     return min(each.min for each in stats), max(each.max for each in stats)
 
 
-def _by_reading(spark: SparkSession, rows: DataFrame, shape: TableShape, home: str) -> list[NewFile]:
-    """Of files that only Spark may be able to reach: by one aggregate over them."""
+def _describe_by_reading(spark: SparkSession, rows: DataFrame, shape: TableShape, home: str) -> list[NewFile]:
+    """Describe files that possibly only Spark can reach, by one aggregate over their rows."""
     name = home.rpartition("/")[2]
     parent = home.rpartition("/")[0].rpartition("/")[2]
     kept = F.col(DAY).cast("string") if shape.day_of is not None else F.lit(None).cast("string")
@@ -126,8 +126,8 @@ def _by_reading(spark: SparkSession, rows: DataFrame, shape: TableShape, home: s
 
 
 def _text(value: Any) -> str | None:
-    """As the statistics of a Delta log spell it."""
+    """Format a bound as in the statistics of a Delta log."""
     if isinstance(value, datetime):
-        # Without a zone it is the machine's own time: so Spark gives it.
+        # Spark returns local times without a zone.
         return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
     return None if value is None else str(value)

@@ -1,5 +1,5 @@
-"""The report: tables of figures over a lake's events, and one HTML page with plots.
+"""The report: figures from a lake's events, and one HTML page with plots.
 
-Nothing here changes a queue.
-Start reading at `facts`, then `page`.
+It must not read or change a queue.
+Start reading at `facts.py`, then `page.py`.
 """

@@ -1,4 +1,4 @@
-"""What a report says, gathered from the events into small lists: never more rows than a page can show."""
+"""The contents of the report: small lists that are computed from the events, with a maximum number of rows."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ MAX_ROWS = 100
 MAX_TENANTS = 12
 MAX_CLUSTERS = 20
 
-# Lengths of a step of time, in milliseconds: the shortest that gives no more steps than a plot has room for.
+# The possible lengths of a time step, in milliseconds. The shortest one with at most MAX_STEPS steps is used.
 STEPS_MS = tuple(
     seconds * 1_000
     for seconds in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400, 604_800)
@@ -28,6 +28,8 @@ Row = Mapping[str, Any]
 
 
 class ReportFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All figures of the page."""
+
     start_ms: int
     end_ms: int
     step_ms: int
@@ -38,15 +40,15 @@ class ReportFacts(msgspec.Struct, frozen=True, kw_only=True):
     queue_count: int
     tenants: list[Row]
     tenant_count: int
-    # The tenants with the most claims, step by step; the rest together as "others".
+    # The tenants with the most claims by time step. All others are summed as "others".
     shares: list[Row]
     clusters: list[Row]
-    # Jain's index of each step in which several tenants had something to do.
+    # Jain's index for each time step in which several tenants had waiting messages.
     fairness: list[tuple[int, float]]
 
 
 def gather(events: "DataFrame", *, promise_ms: int, progress: Progress = silent) -> ReportFacts | None:
-    """None if there are no events."""
+    """Compute the figures. Return None if there are no events."""
     [totals] = _rows(
         events.agg(
             F.min(F.unix_millis("at")).alias("start_ms"),
@@ -95,11 +97,12 @@ def gather(events: "DataFrame", *, promise_ms: int, progress: Progress = silent)
 
 
 def step_for(span_ms: int) -> int:
+    """Return the length of a time step for a time span."""
     return next((each for each in STEPS_MS if span_ms <= each * (MAX_STEPS - 1)), STEPS_MS[-1])
 
 
 def _shares(events: "DataFrame", named: list[str], step_ms: int) -> "DataFrame":
-    """Per tenant and step: what came, what was claimed, and what those waited."""
+    """Return arrivals, claims and waiting times per tenant and time step."""
     tenant = F.when(F.col("tenant").isin(named), F.col("tenant")).otherwise(F.lit("others"))
     start = (F.floor(F.unix_millis("at") / step_ms) * step_ms).alias("start_ms")
     return (
@@ -115,7 +118,7 @@ def _shares(events: "DataFrame", named: list[str], step_ms: int) -> "DataFrame":
 
 
 def fairness_by_step(shares: list[Row]) -> list[tuple[int, float]]:
-    """Among the tenants that had something waiting: how evenly they were served."""
+    """Compute for each time step how evenly the tenants with waiting messages were served."""
     waiting: dict[str, int] = {}
     found: list[tuple[int, float]] = []
     for start_ms in sorted({row["start_ms"] for row in shares}):
@@ -123,20 +126,20 @@ def fairness_by_step(shares: list[Row]) -> list[tuple[int, float]]:
         for tenant, row in here.items():
             waiting[tenant] = waiting.get(tenant, 0) + row["enqueued"]
         claimed = {
-            tenant: here[tenant]["claimed"] if tenant in here else 0 for tenant, left in waiting.items() if left > 0
+            tenant: here[tenant]["claimed"] if tenant in here else 0 for tenant, number in waiting.items() if number > 0
         }
         if len(claimed) > 1 and any(claimed.values()):
-            # Who got all that it had waiting was not held back by the others, however little that was.
-            hungry = {t: n for t, n in claimed.items() if waiting[t] > (here[t]["begun"] if t in here else 0)}
-            if len(hungry) > 1:
-                found.append((start_ms, figures.fairness([float(each) for each in hungry.values()])))
+            # A tenant whose waiting messages were all delivered was not limited by the others.
+            limited = {t: n for t, n in claimed.items() if waiting[t] > (here[t]["begun"] if t in here else 0)}
+            if len(limited) > 1:
+                found.append((start_ms, figures.fairness([float(each) for each in limited.values()])))
         for tenant, row in here.items():
             waiting[tenant] = max(0, waiting[tenant] - row["begun"])
     return found
 
 
 def _with_noise(tenants: list[Row], shares: list[Row]) -> list[Row]:
-    """Beside each tenant what the others waited while most of what came was its own, and while it was not."""
+    """Add the waiting times of other tenants: in steps where most arrivals were this tenant's, and in other steps."""
     by_step: dict[int, list[Row]] = {}
     for row in shares:
         by_step.setdefault(row["start_ms"], []).append(row)

@@ -1,4 +1,4 @@
-"""What the report counts, as functions of the events: DataFrame → DataFrame."""
+"""The figures of the report, as functions from a DataFrame of events to a DataFrame."""
 
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,14 @@ MINUTE_MS = 60_000
 
 
 def wait_ms() -> Column:
-    """Of a first claim: how long the message was there unclaimed. A retry's delay is not waiting."""
+    """Return how long a message waited for its first claim. The delay of a retry does not count."""
     return F.when(
         (F.col("event") == "claimed") & (F.col("attempt") == 1), F.unix_millis("at") - F.unix_millis("enqueued_at")
     )
 
 
 def work_ms() -> Column:
-    """Of an attempt that ended by its holder's word: from the claim to it."""
+    """Return the time from claim to verdict, for attempts that ended with a verdict."""
     ended = F.col("event").isin("succeeded", "retried") | (
         (F.col("event") == "failed") & F.col("reason").isin("final", "retries")
     )
@@ -30,13 +30,13 @@ def work_ms() -> Column:
 
 
 def is_late(promise_ms: int) -> Column:
-    """Succeeded later after its enqueue than was promised; or failed, whenever that was."""
+    """Return the condition for an end that missed the promise: a late success, or any failure."""
     took = F.unix_millis("at") - F.unix_millis("enqueued_at")
     return ((F.col("event") == "succeeded") & (took > promise_ms)) | (F.col("event") == "failed")
 
 
 def counts(promise_ms: int) -> list[Column]:
-    """Of any group of events: how many of each kind, bytes, and those that missed the promise."""
+    """Return aggregates for a group of events: the number of each kind, bytes, and late ends."""
     return [
         *(F.count(F.when(F.col("event") == each, 1)).alias(each) for each in COUNTED),
         F.sum(F.when(F.col("event") == "enqueued", F.col("bytes")).otherwise(0)).alias("bytes_in"),
@@ -46,49 +46,43 @@ def counts(promise_ms: int) -> list[Column]:
 
 
 def percentiles(kind: str, values: Column) -> list[Column]:
-    exact = F.percentile_approx(values, [0.5, 0.95, 0.99], 10_000)
+    """Return aggregates for the median, the 95th and 99th percentile and the maximum, with an accuracy of 1/10,000."""
+    found = F.percentile_approx(values, [0.5, 0.95, 0.99], 10_000)
     return [
-        *(exact[number].alias(f"{kind}_{name}_ms") for number, name in enumerate(("p50", "p95", "p99"))),
+        *(found[number].alias(f"{kind}_{name}_ms") for number, name in enumerate(("p50", "p95", "p99"))),
         F.max(values).alias(f"{kind}_max_ms"),
     ]
 
 
 def every_figure(promise_ms: int) -> list[Column]:
+    """Return all aggregates of the report."""
     return [*counts(promise_ms), *percentiles("wait", wait_ms()), *percentiles("work", work_ms())]
 
 
 def by_minute(events: "DataFrame", promise_ms: int) -> "DataFrame":
-    """The table `minute`."""
+    """Return the rows of the table `minute`."""
     minute = F.timestamp_millis(F.floor(F.unix_millis("at") / MINUTE_MS) * MINUTE_MS).alias("minute")
     return events.groupBy("tenant", "queue", minute).agg(*every_figure(promise_ms))
 
 
 def over_time(events: "DataFrame", promise_ms: int, step_ms: int) -> "DataFrame":
-    """All tenants together, by steps of time that begin at `start_ms`."""
+    """Return the figures of all tenants together by time step, with its begin `start_ms`."""
     start = (F.floor(F.unix_millis("at") / step_ms) * step_ms).alias("start_ms")
     return events.groupBy(start).agg(*every_figure(promise_ms)).orderBy("start_ms")
 
 
-def by_tenant_over_time(events: "DataFrame", step_ms: int) -> "DataFrame":
-    start = (F.floor(F.unix_millis("at") / step_ms) * step_ms).alias("start_ms")
-    return events.groupBy("tenant", start).agg(
-        F.count(F.when(F.col("event") == "enqueued", 1)).alias("enqueued"),
-        F.count(F.when(F.col("event") == "claimed", 1)).alias("claimed"),
-    )
-
-
 def by_queue(events: "DataFrame", promise_ms: int) -> "DataFrame":
+    """Return the figures of each queue."""
     return events.groupBy("tenant", "queue").agg(*every_figure(promise_ms))
 
 
 def by_tenant(events: "DataFrame", promise_ms: int) -> "DataFrame":
-    """Each tenant, the noisiest first. A neighbour is noisy that takes more of the claims than its share of tenants
-    while others wait: its share of claims, its share of bytes, and what its own messages waited stand side by side."""
+    """Return the figures of each tenant, and its number of queues."""
     return events.groupBy("tenant").agg(*every_figure(promise_ms), F.count_distinct("queue").alias("queues"))
 
 
 def by_day(events: "DataFrame") -> "DataFrame":
-    """What is billed: exact counts, per day, tenant and queue."""
+    """Return the billed counts per day, tenant and queue. They are exact."""
     return (
         events.withColumn("date", day_column("at"))
         .groupBy("date", "tenant", "queue")
@@ -103,6 +97,6 @@ def by_day(events: "DataFrame") -> "DataFrame":
 
 
 def fairness(shares: list[float]) -> float:
-    """Jain's index of what each got: 1 when all got the same, 1/n when one got everything."""
+    """Return Jain's index: 1 if all shares are equal, 1/n if one of n shares has everything."""
     total = sum(shares)
     return 1.0 if not total else total**2 / (len(shares) * sum(each**2 for each in shares))

@@ -1,4 +1,4 @@
-"""The report as one page of HTML: nothing is fetched, it can be mailed or kept."""
+"""The report as one self-contained HTML page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -8,12 +8,12 @@ from holdfast.pipeline.report.facts import ReportFacts
 from holdfast.pipeline.report.plots import Series, plot, stacked, time_label
 from holdfast.pipeline.report.style import STYLE
 
-# A column: its heading, and its cell's text of a row.
+# A column: its heading, and the function that returns the cell of a row.
 Column = tuple[str, Callable[[Mapping[str, Any]], str]]
 
 
 def page(facts: ReportFacts, *, title: str, made_at: str, violations: int | None = None) -> str:
-    """`violations`: what the last audit found; None: there was none."""
+    """Return the page. `violations` is the number found by the last audit, or None without an audit."""
     span = f"{time_label(facts.start_ms, 0, is_full=True)} to {time_label(facts.end_ms, 0, is_full=True)} UTC"
     body = "".join(
         (
@@ -21,9 +21,11 @@ def page(facts: ReportFacts, *, title: str, made_at: str, violations: int | None
             f" · steps of {duration(facts.step_ms)}</p></header>",
             _tiles(facts, violations),
             f'<section class="plots">{"".join(_plots(facts))}</section>',
-            _section("What went wrong", _errors(facts), "Errors alike but for numbers, ids, hosts and quoted text."),
+            _section(
+                "Errors", _errors(facts), "Errors that differ only in numbers, ids, hosts and quoted text are grouped."
+            ),
             _section("Tenants and their neighbours", _tenants(facts), _ABOUT_NEIGHBOURS),
-            _section("Queues", _queues(facts), f"Late: not done within {duration(facts.promise_ms)}, or failed."),
+            _section("Queues", _queues(facts), f"Late: failed, or not completed within {duration(facts.promise_ms)}."),
             f"<footer>Made {escape(made_at)} by <code>holdfast pipeline report</code>. Percentiles have an error of at "
             "most one rank in ten thousand; counts are exact.</footer>",
         )
@@ -36,8 +38,9 @@ def page(facts: ReportFacts, *, title: str, made_at: str, violations: int | None
 
 
 _ABOUT_NEIGHBOURS = (
-    "Others waited: the middle of what other tenants’ first deliveries waited (95 of 100), in steps where more than "
-    "half of the arrivals were this tenant’s, beside the other steps. Of a noisy neighbour the first is longer."
+    "Others waited: the median over time steps of the 95th percentile of the wait of other tenants’ first deliveries. "
+    "“Busy” steps are those in which more than half of the arrivals were this tenant’s. If the wait is longer in busy "
+    "steps than in others, the tenant is a noisy neighbour."
 )
 
 
@@ -46,9 +49,9 @@ def _tiles(facts: ReportFacts, violations: int | None) -> str:
     ends = totals["succeeded"] + totals["failed"]
     tiles = [
         ("Arrived", number(totals["enqueued"]), size(totals["bytes_in"])),
-        ("Completed", number(totals["succeeded"]), share(totals["succeeded"], ends) + " of what ended"),
+        ("Completed", number(totals["succeeded"]), share(totals["succeeded"], ends) + " of ended messages"),
         ("Failed", number(totals["failed"]), f"{number(totals['retried'])} retried"),
-        ("Delivered again", number(totals["again"]), f"{number(totals['expired'])} leases ran out"),
+        ("Redelivered", number(totals["again"]), f"{number(totals['expired'])} leases expired"),
         ("Wait p95", duration(totals["wait_p95_ms"]), f"p50 {duration(totals['wait_p50_ms'])}"),
         ("Work p95", duration(totals["work_p95_ms"]), f"p50 {duration(totals['work_p50_ms'])}"),
         ("Late", number(totals["late"]), f"promised within {duration(facts.promise_ms)}"),
@@ -99,10 +102,10 @@ def _plots(facts: ReportFacts) -> list[str]:
             Series("p99", of("work_p99_ms"), "c4"),
         ),
         draw(
-            "Retries, leases that ran out, redrives",
+            "Retries, expired leases, redrives",
             number,
             Series("retried", of("retried"), "c3", is_bar=True),
-            Series("ran out", of("expired"), "c4", is_bar=True),
+            Series("expired", of("expired"), "c4", is_bar=True),
             Series("redriven", of("redriven"), "c5", is_bar=True),
         ),
         _claims_by_tenant(facts, starts),
@@ -137,10 +140,10 @@ def _fairness(facts: ReportFacts) -> str:
     values = [value for _, value in facts.fairness]
     if not starts:
         return (
-            "<figure><figcaption>Fairness among tenants that wait</figcaption><p class=none>In no step were several "
-            "tenants kept waiting: nothing had to be shared.</p></figure>"
+            "<figure><figcaption>Fairness among waiting tenants</figcaption><p class=none>There was no time step in "
+            "which several tenants were waiting.</p></figure>"
         )
-    title = "Fairness among tenants that wait (1: all get the same)"
+    title = "Fairness among waiting tenants (1: all get the same)"
     return plot(title, starts, facts.step_ms, [Series("Jain’s index", values, "c5")], lambda value: f"{value:.2f}")
 
 
@@ -154,24 +157,24 @@ def _errors(facts: ReportFacts) -> str:
             ("messages", lambda row: number(row["messages"])),
             ("first", lambda row: time_label(row["first_at"], 0, is_full=True)),
             ("last", lambda row: time_label(row["last_at"], 0, is_full=True)),
-            ("one of them", lambda row: f"<small>{escape(row['sample_id'])}</small>"),
+            ("example", lambda row: f"<small>{escape(row['sample_id'])}</small>"),
         ],
         "Nothing failed.",
     )
 
 
 def _tenants(facts: ReportFacts) -> str:
-    claims, came = facts.totals["claimed"], facts.totals["enqueued"]
+    claims, arrivals = facts.totals["claimed"], facts.totals["enqueued"]
     shown = _table(
         facts.tenants,
         [
             ("tenant", lambda row: escape(row["tenant"])),
             ("queues", lambda row: number(row["queues"])),
-            ("of arrivals", lambda row: share(row["enqueued"], came)),
+            ("of arrivals", lambda row: share(row["enqueued"], arrivals)),
             ("of deliveries", lambda row: share(row["claimed"], claims)),
             ("wait p95", lambda row: duration(row["wait_p95_ms"])),
             ("others waited, busy", lambda row: duration(row["others_loud_ms"])),
-            ("others waited, else", lambda row: duration(row["others_quiet_ms"])),
+            ("others waited, otherwise", lambda row: duration(row["others_quiet_ms"])),
             ("late", lambda row: number(row["late"])),
             ("bytes in", lambda row: size(row["bytes_in"])),
             ("bytes out", lambda row: size(row["bytes_out"])),
@@ -190,7 +193,7 @@ def _queues(facts: ReportFacts) -> str:
             ("completed", lambda row: number(row["succeeded"])),
             ("failed", lambda row: number(row["failed"])),
             ("retried", lambda row: number(row["retried"])),
-            ("ran out", lambda row: number(row["expired"])),
+            ("expired", lambda row: number(row["expired"])),
             ("wait p50", lambda row: duration(row["wait_p50_ms"])),
             ("wait p95", lambda row: duration(row["wait_p95_ms"])),
             ("work p50", lambda row: duration(row["work_p50_ms"])),
@@ -204,7 +207,7 @@ def _queues(facts: ReportFacts) -> str:
 
 
 def _more(total: int, shown: int) -> str:
-    return f"<p class=none>And {total - shown:,} more: see the lake’s tables.</p>" if total > shown else ""
+    return f"<p class=none>{total - shown:,} more are in the lake’s tables.</p>" if total > shown else ""
 
 
 def _section(heading: str, content: str, about: str) -> str:
@@ -220,6 +223,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], empty: 
 
 
 def number(value: float) -> str:
+    """Format a count with three significant digits: `12.3k`."""
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= unit:
             return f"{value / (1e3 if name == 'k' else unit):.3g}{name}"
@@ -227,6 +231,7 @@ def number(value: float) -> str:
 
 
 def duration(ms: float | None) -> str:
+    """Format a duration: `1.5 min`."""
     if ms is None:
         return "–"
     for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
@@ -236,6 +241,7 @@ def duration(ms: float | None) -> str:
 
 
 def size(value: float) -> str:
+    """Format a number of bytes: `1.5 MiB`."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if value >= unit:
             return f"{value / unit:.3g} {name}"
@@ -243,4 +249,5 @@ def size(value: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
+    """Format a share in per cent."""
     return f"{100 * part / whole:.3g} %" if whole else "–"

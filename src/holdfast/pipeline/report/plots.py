@@ -1,4 +1,4 @@
-"""Plots as SVG text. Colours are names of CSS variables, so that one picture fits a light page and a dark one."""
+"""Plots as SVG text. Colours are CSS variables, so that a plot suits both light and dark pages."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -13,8 +13,10 @@ Format = Callable[[float], str]
 
 
 class Series(NamedTuple):
+    """One line or set of bars of a plot."""
+
     name: str
-    # One for each step; None: nothing was measured there.
+    # One value per time step. None if nothing was measured.
     values: Sequence[float | None]
     colour: str
     is_bar: bool = False
@@ -23,7 +25,7 @@ class Series(NamedTuple):
 def plot(
     title: str, starts_ms: Sequence[int], step_ms: int, series: Sequence[Series], format: Format, *, base: int = 10
 ) -> str:
-    """Lines, and bars behind them, over the same steps of time. `base`: what makes a number on the axis round."""
+    """Draw lines, and bars behind them, over time steps. `base` determines which numbers on the axis are round."""
     top = _ceiling(max((v for each in series for v in each.values if v is not None), default=0), base)
     scale = _Scale(starts_ms, step_ms, top)
     parts = [*_grid(scale, top, format)]
@@ -36,7 +38,7 @@ def plot(
 
 
 def stacked(title: str, starts_ms: Sequence[int], step_ms: int, series: Sequence[Series], format: Format) -> str:
-    """Areas on top of each other, the first lowest."""
+    """Draw stacked areas, with the first series at the bottom."""
     totals = [sum((each.values[n] or 0) for each in series) for n in range(len(starts_ms))]
     top = _ceiling(max(totals, default=0))
     scale = _Scale(starts_ms, step_ms, top)
@@ -107,7 +109,7 @@ def _label_places(steps: int) -> list[int]:
 
 
 def _line(scale: _Scale, series: Series) -> str:
-    """A step without a value breaks the line; a value between two such steps is a dot."""
+    """Draw a line. A step without a value breaks it, and a value between two such steps is drawn as a dot."""
     runs: list[list[tuple[float, float]]] = [[]]
     for number, value in enumerate(series.values):
         is_next = number == 0 or scale.starts_ms[number] - scale.starts_ms[number - 1] <= scale.step_ms
@@ -141,7 +143,7 @@ def _bars(scale: _Scale, series: Series, number: int, of: int) -> list[str]:
 
 
 def _hover(scale: _Scale, series: Sequence[Series], format: Format) -> list[str]:
-    """A strip over each step that says its figures where the pointer rests."""
+    """Draw a transparent strip over each step, with a tooltip of its values."""
     parts = []
     width = max(2.0, scale.step_width)
     for number, at in enumerate(scale.starts_ms):
@@ -156,7 +158,7 @@ def _hover(scale: _Scale, series: Sequence[Series], format: Format) -> list[str]
 
 
 def _ceiling(highest: float, base: int = 10) -> float:
-    """A round number not below it."""
+    """Return the smallest round number that is not below `highest`."""
     if base == 2:
         return float(1 << max(2, (int(highest) - 1).bit_length()))
     if highest <= 0:
@@ -170,6 +172,7 @@ def _ceiling(highest: float, base: int = 10) -> float:
 
 
 def time_label(at_ms: int, step_ms: int, *, is_full: bool = False) -> str:
+    """Format a time for the axis, or in full with the date and the time."""
     at = datetime.fromtimestamp(at_ms / 1_000, UTC)
     if is_full:
         return at.strftime("%Y-%m-%d %H:%M:%S")

@@ -1,4 +1,4 @@
-"""How the report looks: light or dark as the reader has it, and on a phone."""
+"""The style sheet of the report, for light and dark colour schemes and small screens."""
 
 STYLE = """
 :root{--page:#fbfbfa;--card:#fff;--ink:#1d2226;--soft:#606a73;--rule:#e3e6e8;--bad:#b3261e;

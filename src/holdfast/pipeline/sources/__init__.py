@@ -1,5 +1,5 @@
 """Spark sources and sinks for queues, the journal, log segments and the lake.
 
-Nothing here opens a store: the modules that Spark finds by name, `pyspark_holdfast*`, connect these to one.
-Start reading at `queue`, then `claims`.
+It must not open a store: the modules that Spark finds by name, `pyspark_holdfast*`, connect these classes to one.
+Start reading at `queue.py`, then `claims.py`.
 """

@@ -1,7 +1,7 @@
-"""Rows of a DataFrame as messages to enqueue, each under a key that comes from its data.
+"""Conversion of DataFrame rows to messages, each with a key that is computed from its data.
 
-The key is what makes a write safe to repeat: a task that is tried again, two attempts at once, or a whole job run
-again with other partitions offer the same keys, and the queue takes each once (within its `dedup_window`).
+The key makes a write safe to repeat: a retried task, two attempts at once, or a second run of the job with other
+partitions offer the same keys, and the queue accepts each key once (within its `dedup_window_ms`).
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.client.options import make_drafts as made_of
+from holdfast.client.options import make_drafts as make_client_drafts
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import BYTES, JSON, Draft, NewMessage
 from holdfast.model.names import DEFAULT, QueueRef, parse_ref
@@ -25,13 +25,13 @@ from holdfast.pipeline.schemas import NEW_MESSAGES
 TEXT = "text/plain; charset=utf-8"
 
 _KEY_BYTES = 20
-# Columns that most rows do without.
+# Columns that most jobs do not use.
 _RARE = frozenset(NEW_MESSAGES.columns) - {"payload", "key", "content_type", "priority", "tenant", "queue"}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a row becomes a message."""
+    """How rows are converted to messages."""
 
     columns: tuple[str, ...]
     key_columns: tuple[str, ...]
@@ -42,7 +42,7 @@ class Shape:
     payload_is_text: bool
 
 
-def shape_of(
+def make_row_shape(
     schema: pa.Schema,
     *,
     tenant: str | None,
@@ -51,59 +51,66 @@ def shape_of(
     dedup: bool,
     content_type: str | None,
 ) -> Shape:
-    """Everything that is wrong with a DataFrame's columns is said before a row is written."""
+    """Check the columns of a DataFrame, and return how its rows are converted.
+
+    Raise InvalidArgument before any row is written if the columns are not acceptable.
+    """
     names = list(schema.names)
     known = set(NEW_MESSAGES.columns)
     if "payload" not in names:
         raise InvalidArgument(
-            f"there is no column payload among {', '.join(names)}: make one, as with "
+            f"column payload is missing among {', '.join(names)}: add it, for example with "
             "df.select(to_json(struct('*')).alias('payload'))",
             field="payload",
         )
     for name in key_columns:
         if name not in names:
             raise InvalidArgument(
-                f"keyColumns has {name!r}, which is no column: {', '.join(names)}", field="keyColumns"
+                f"keyColumns has {name!r}, which is not one of the columns {', '.join(names)}", field="keyColumns"
             )
     for name in names:
         if name not in known and name not in key_columns:
             raise InvalidArgument(
-                f"{name!r} is no column of a message: they are {', '.join(sorted(known))}. Drop it, or put it into the "
-                "payload; one that only makes the key is named in keyColumns",
+                f"{name!r} is not a column of messages: these are {', '.join(sorted(known))}. Drop it, put it into the "
+                "payload, or name it in keyColumns if it only makes the key",
                 field=name,
             )
     payload = schema.field("payload").type
     if not _is_text(payload) and not _is_binary(payload):
         raise InvalidArgument(
-            f"column payload is {payload}: give binary or string, as with to_json(...)", field="payload"
+            f"column payload is {payload}: give binary or string, for example with to_json(...)", field="payload"
         )
     if key_columns and "key" in names:
-        raise InvalidArgument("there is a column key, and keyColumns: which of them is the key?", field="keyColumns")
+        raise InvalidArgument(
+            "column key and option keyColumns exclude each other: give one of them", field="keyColumns"
+        )
     is_keyed = bool(key_columns) or "key" in names
     if not is_keyed and dedup:
         raise InvalidArgument(
-            "a task that is tried again would enqueue its rows again: give a column key, or keyColumns, whose values "
-            "tell one row from every other; or dedup=false, if messages may come twice",
+            "a retried task would enqueue its rows again: give a column key or keyColumns with unique values for each "
+            "row, or dedup=false if duplicate messages are acceptable",
             field="keyColumns",
         )
     return Shape(tuple(names), key_columns, dedup, tenant, queue, content_type, _is_text(payload))
 
 
 def is_plain(shape: Shape) -> bool:
-    """Rows have little more than a key and a payload, which is most of what is loaded."""
+    """Return True if rows have only the most common columns. They are then converted by column, which is faster."""
     return _RARE.isdisjoint(shape.columns)
 
 
-def drafts_of(batch: pa.RecordBatch, shape: Shape) -> Iterator[tuple[QueueRef, Draft]]:
-    """As `messages_of`, checked and ready for a store."""
-    for ref, message in messages_of(batch, shape):
-        [draft] = made_of(message, {})
+def make_drafts(batch: pa.RecordBatch, shape: Shape) -> Iterator[tuple[QueueRef, Draft]]:
+    """Convert rows to drafts, which are checked and ready for a store."""
+    for ref, message in make_messages(batch, shape):
+        [draft] = make_client_drafts(message, {})
         yield ref, draft
 
 
-def rows_of(batch: pa.RecordBatch, shape: Shape) -> pa.RecordBatch:
-    """Of plain rows, by column: `tenant`, `queue`, `payload`, `content_type`, and `key` and `priority` if they are
-    there. A step of Python for each row costs as much as storing it."""
+def make_rows(batch: pa.RecordBatch, shape: Shape) -> pa.RecordBatch:
+    """Convert plain rows by column, because a Python step for each row would cost as much as storing it.
+
+    Return the columns `tenant`, `queue`, `payload` and `content_type`, and `key` and `priority` if the rows have them.
+    """
     payload = batch.column("payload")
     if payload.null_count:
         raise _no_payload()
@@ -129,11 +136,11 @@ def rows_of(batch: pa.RecordBatch, shape: Shape) -> pa.RecordBatch:
 
 
 def _filled(batch: pa.RecordBatch, name: str, default: str) -> pa.Array:
-    """A column of text, with the default where it says nothing."""
+    """Return a text column with the default for missing and empty values."""
     if name not in batch.schema.names:
         return pa.repeat(pa.scalar(default, pa.string()), batch.num_rows)
-    said = pc.fill_null(batch.column(name).cast(pa.string()), "")
-    return pc.if_else(pc.equal(said, ""), default, said)
+    values = pc.fill_null(batch.column(name).cast(pa.string()), "")
+    return pc.if_else(pc.equal(values, ""), default, values)
 
 
 def _key_column(batch: pa.RecordBatch, shape: Shape) -> pa.Array:
@@ -143,23 +150,26 @@ def _key_column(batch: pa.RecordBatch, shape: Shape) -> pa.Array:
     return pa.array(_keys(columns, shape.key_columns, batch.num_rows), pa.string())
 
 
-def messages_of(batch: pa.RecordBatch, shape: Shape) -> Iterator[tuple[QueueRef, NewMessage]]:
+def make_messages(batch: pa.RecordBatch, shape: Shape) -> Iterator[tuple[QueueRef, NewMessage]]:
+    """Convert rows to messages. Raise InvalidArgument for a row without a payload, or without a required key."""
     columns = {name: batch.column(name).to_pylist() for name in shape.columns}
-    places = zip(_refs(columns, shape, batch.num_rows), _checked_keys(columns, shape, batch.num_rows), strict=True)
-    for row, (ref, key) in enumerate(places):
+    refs_and_keys = zip(
+        _refs(columns, shape, batch.num_rows), _checked_keys(columns, shape, batch.num_rows), strict=True
+    )
+    for row, (ref, key) in enumerate(refs_and_keys):
         yield ref, _message(columns, row, key, shape)
 
 
 def _refs(columns: Mapping[str, list[Any]], shape: Shape, rows: int) -> Iterable[QueueRef]:
-    whole = parse_ref(shape.tenant or DEFAULT, shape.queue or DEFAULT)
+    default = parse_ref(shape.tenant or DEFAULT, shape.queue or DEFAULT)
     if "tenant" not in columns and "queue" not in columns:
-        return repeat(whole, rows)
+        return repeat(default, rows)
     tenants, queues = (columns.get(name) or [None] * rows for name in ("tenant", "queue"))
     refs: dict[tuple[str, str], QueueRef] = {}
 
     def ref_of(tenant: str | None, queue: str | None) -> QueueRef:
-        place = tenant or whole.tenant, queue or whole.queue
-        return refs[place] if place in refs else refs.setdefault(place, parse_ref(*place))
+        names = tenant or default.tenant, queue or default.queue
+        return refs[names] if names in refs else refs.setdefault(names, parse_ref(*names))
 
     return map(ref_of, tenants, queues)
 
@@ -199,11 +209,13 @@ def _message(columns: Mapping[str, list[Any]], row: int, key: str | None, shape:
 
 
 def _no_key() -> InvalidArgument:
-    return InvalidArgument("a row has no key: it would be enqueued again with its task; or give dedup=false")
+    return InvalidArgument(
+        "a row has no key, and a retried task would enqueue it again: give each row a key, or give dedup=false"
+    )
 
 
 def _no_payload() -> InvalidArgument:
-    return InvalidArgument("a row's payload is null: give every message one", field="payload")
+    return InvalidArgument("a row's payload is null: give every row a payload", field="payload")
 
 
 def _value(columns: Mapping[str, list[Any]], name: str, row: int) -> Any:
@@ -214,7 +226,7 @@ def _json(payload: bytes) -> msgspec.Raw:
     try:
         return msgspec.Raw(msgspec.json.decode(payload, type=msgspec.Raw))
     except msgspec.DecodeError as error:
-        raise InvalidArgument(f"a row's content type is {JSON}, and its payload is not: {error}") from None
+        raise InvalidArgument(f"a row's content type is {JSON}, but its payload is not valid JSON: {error}") from None
 
 
 def _keys(columns: Mapping[str, list[Any]], names: tuple[str, ...], rows: int) -> list[str | None]:
@@ -224,7 +236,7 @@ def _keys(columns: Mapping[str, list[Any]], names: tuple[str, ...], rows: int) -
 
 
 def _digest(values: tuple[Any, ...]) -> str:
-    """Of the values with their kinds: 1 and "1" are two keys, and so are ("ab", "c") and ("a", "bc")."""
+    """Hash the values with their types: 1 and "1" give different keys, and so do ("ab", "c") and ("a", "bc")."""
     text = msgspec.json.encode([_plain(each) for each in values])
     return hashlib.sha256(text).hexdigest()[: 2 * _KEY_BYTES]
 
@@ -246,7 +258,7 @@ def _plain(value: Any) -> Any:
         case dict():
             return {"struct": sorted([str(name), _plain(each)] for name, each in value.items())}
         case _:
-            raise InvalidArgument(f"a {type(value).__name__} cannot make a key", field="keyColumns")
+            raise InvalidArgument(f"a {type(value).__name__} cannot be part of a key", field="keyColumns")
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""The journal wherever it is kept, as the sources read it."""
+"""The journal of any store, as the sources read it."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -9,30 +9,35 @@ import pyarrow as pa
 from holdfast.client.http.journal import JournalCalls
 from holdfast.pipeline.sources.options import StoreAddress
 
-# The longest page there is.
+# The maximum number of events in a page.
 PAGE = 10_000
 
 
 class Feed(Protocol):
-    """Positions are opaque. Between two of them there are always the same events."""
+    """A journal. Positions are opaque. Between two positions there are always the same events."""
 
     def measure(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:
-        """How many there are behind the position, and where they end: up to `limit`, or as many as one step looks at.
-        Where the position does not move is the end."""
+        """Count the events after a position, up to `limit` or the size of one page, and return the position after them.
+
+        At the end of the journal, the returned position is `after`.
+        """
 
     def read(self, after: str | None, until: str) -> Iterator[pa.RecordBatch]:
-        """All events of a range, with the columns of `wire.arrow`."""
+        """Yield all events of a range, with the columns of `wire.arrow`."""
 
     def close(self) -> None: ...
 
 
-# Opens the journal of a place, of one tenant or of all. Handed in: only `server` knows the stores.
+# A function that opens the journal of a store, for one tenant or for all. It is passed in, because only `server` may
+# import the stores.
 OpenFeed = Callable[[StoreAddress, str | None], Feed]
 
 
 class HttpFeed:
-    def __init__(self, place: StoreAddress, tenant: str | None) -> None:
-        self._calls = JournalCalls(place.address, place.client_settings(), tenant)
+    """The journal of a server, read over HTTP."""
+
+    def __init__(self, store: StoreAddress, tenant: str | None) -> None:
+        self._calls = JournalCalls(store.address, store.client_settings(), tenant)
 
     def measure(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:
         return self._calls.count(after, min(limit, PAGE), until)

@@ -1,7 +1,7 @@
-"""The journal as a source: a log, so a micro-batch can be read again exactly.
+"""The journal as a source. It is a log, so a micro-batch can be read again exactly.
 
-An offset holds a position and how many events lie before it. The count is what tells a range that has lost events,
-because the store's retention passed over it, from one that never had more.
+An offset contains a position and the number of events before it. By this count, a range whose events were dropped by
+the store's retention is distinguished from a range that never had more events.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,13 +16,22 @@ from holdfast.clock import steady_s
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.pipeline.schemas import EVENTS, TableSchema, as_instants
 from holdfast.pipeline.sources.feed import Feed, OpenFeed
-from holdfast.pipeline.sources.options import PLACE, StoreAddress, count, duration, flag, parse_options, place_of, text
+from holdfast.pipeline.sources.options import (
+    STORE_OPTIONS,
+    StoreAddress,
+    count,
+    duration,
+    flag,
+    parse_options,
+    parse_store_address,
+    text,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OPTIONS = {
-    **PLACE,
+    **STORE_OPTIONS,
     "tenant": text,
     "startingPosition": text,
     "endingPosition": text,
@@ -41,9 +50,9 @@ Offset = dict[str, Any]
 
 @dataclass(frozen=True)
 class JournalOptions:
-    """What a query wants of the journal: its options, parsed."""
+    """The parsed options of a query on the journal."""
 
-    place: StoreAddress
+    store: StoreAddress
     tenant: str | None
     starting: str | None
     ending: str | None
@@ -54,12 +63,15 @@ class JournalOptions:
     fails_on_loss: bool
 
 
-def ask_of(given: Mapping[str, str]) -> JournalOptions:
+def parse_journal_options(given: Mapping[str, str]) -> JournalOptions:
+    """Parse the options of a query on the journal. Raise InvalidArgument for a wrong option."""
     options = parse_options("holdfast_journal", given, OPTIONS)
     if ("minRows" in options) != ("maxDelay" in options):
-        raise InvalidArgument("minRows and maxDelay go together: the one says what to wait for, the other how long")
+        raise InvalidArgument(
+            "minRows and maxDelay must be given together: wait for minRows rows, but at most for maxDelay"
+        )
     return JournalOptions(
-        place=place_of("holdfast_journal", options),
+        store=parse_store_address("holdfast_journal", options),
         tenant=options.get("tenant"),
         starting=options.get("startingPosition", "earliest"),
         ending=options.get("endingPosition"),
@@ -73,16 +85,18 @@ def ask_of(given: Mapping[str, str]) -> JournalOptions:
 
 @dataclass(frozen=True)
 class Range(InputPartition):
-    """Events behind `after` up to `until`: `events` of them."""
+    """The events after `after` up to `until`, with their number."""
 
     after: str | None
     until: str
     events: int
 
 
-class Walk(NamedTuple):
+class FoundRanges(NamedTuple):
+    """Ranges of events after a position."""
+
     ranges: list[Range]
-    # How far was looked: behind the last range, if there was nothing more.
+    # The position up to which was searched. It is after the last range if no more events follow.
     position: str | None
 
     @property
@@ -90,8 +104,10 @@ class Walk(NamedTuple):
         return sum(each.events for each in self.ranges)
 
 
-def walk(feed: Feed, after: str | None, *, limit: int = _NO_LIMIT, until: str | None = None, step: int) -> Walk:
-    """The events behind a position, up to `limit` of them, in ranges of about `step`."""
+def find_ranges(
+    feed: Feed, after: str | None, *, limit: int = _NO_LIMIT, until: str | None = None, step: int
+) -> FoundRanges:
+    """Divide the events after a position, up to `limit`, into ranges of about `step` events."""
     ranges: list[Range] = []
     start = position = after
     found, left = 0, limit
@@ -107,14 +123,14 @@ def walk(feed: Feed, after: str | None, *, limit: int = _NO_LIMIT, until: str | 
             start, found = position, 0
         if is_over:
             break
-    return Walk(ranges, position)
+    return FoundRanges(ranges, position)
 
 
 def read_range(
-    ask: JournalOptions, columns: TableSchema, open_feed: OpenFeed, range: Range
+    options: JournalOptions, columns: TableSchema, open_feed: OpenFeed, range: Range
 ) -> Iterator[pa.RecordBatch]:
-    """On whichever machine. One that has lost events fails, at its end."""
-    feed = open_feed(ask.place, ask.tenant)
+    """Read a range, on any machine. Raise StoreUnavailable at its end if events were dropped."""
+    feed = open_feed(options.store, options.tenant)
     seen = 0
     try:
         for batch in feed.read(range.after, range.until):
@@ -123,111 +139,114 @@ def read_range(
                 yield as_instants(batch, columns)
     finally:
         feed.close()
-    if seen != range.events and ask.fails_on_loss:
+    if seen != range.events and options.fails_on_loss:
         raise lost_events(f"between {range.after} and {range.until}", seen, range.events)
 
 
 def lost_events(where: str, found: int, had: int) -> StoreUnavailable:
+    """Return the error for a range whose events were dropped before they were read."""
     return StoreUnavailable(
-        f"the journal has {found} events {where}, and had {had}: the store's retention passed over the others before "
-        "they were read. Raise journal_retention, or set failOnDataLoss to false to go on without them"
+        f"the journal has {found} events {where}, but had {had}: the store's retention dropped the others before "
+        "they were read. Increase journal_retention, or set failOnDataLoss to false to continue without them"
     )
 
 
 class JournalReader(DataSourceReader):
-    def __init__(self, ask: JournalOptions, columns: TableSchema, open_feed: OpenFeed) -> None:
-        self._ask = ask
+    """A batch read of the journal."""
+
+    def __init__(self, options: JournalOptions, columns: TableSchema, open_feed: OpenFeed) -> None:
+        self._options = options
         self._columns = columns
         self._open_feed = open_feed
 
     def partitions(self) -> list[Range]:
-        ask = self._ask
-        feed = self._open_feed(ask.place, ask.tenant)
+        options = self._options
+        feed = self._open_feed(options.store, options.tenant)
         try:
-            start = first_position(feed, ask)
-            ranges = walk(feed, start, until=ask.ending, step=ask.rows_per_partition).ranges
+            start = first_position(feed, options)
+            ranges = find_ranges(feed, start, until=options.ending, step=options.rows_per_partition).ranges
         finally:
             feed.close()
-        return ranges or [Range(None, "", 0)]  # of no partitions at all Spark makes one of None
+        return ranges or [Range(None, "", 0)]  # without any partition, Spark would pass None to `read`
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
         if partition.events:
-            yield from read_range(self._ask, self._columns, self._open_feed, partition)
+            yield from read_range(self._options, self._columns, self._open_feed, partition)
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in a process of its own beside the driver, as long as the query. A copy of it goes to each task."""
+    """The stream of a query. It runs in a separate process beside the driver, and a copy is sent to each task."""
 
-    def __init__(self, ask: JournalOptions, columns: TableSchema, open_feed: OpenFeed) -> None:
-        self._ask = ask
+    def __init__(self, options: JournalOptions, columns: TableSchema, open_feed: OpenFeed) -> None:
+        self._options = options
         self._columns = columns
         self._open_feed = open_feed
         self._feed: Feed | None = None
-        # Found when the batch was admitted: read again if the process is a new one.
+        # The ranges found by `latestOffset`. In a new process they are searched again.
         self._planned: dict[str, list[Range]] = {}
-        # Behind an offset nothing was found up to here: a tenant's events may lie far apart.
-        self._looked_through: tuple[str | None, str | None] = ("", None)
+        # A position, and up to where no events were found after it: the events of one tenant may be far apart.
+        self._searched: tuple[str | None, str | None] = ("", None)
         self._pending_since: float | None = None
         self._target: str | None = None
         self._latest: Offset | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A task reads ranges and needs no more: no connection goes along."""
-        return JournalStreamReader, (self._ask, self._columns, self._open_feed)
+        """Copy only the options to a task, which does not need the connection."""
+        return JournalStreamReader, (self._options, self._columns, self._open_feed)
 
     @property
     def feed(self) -> Feed:
         if self._feed is None:
-            self._feed = self._open_feed(self._ask.place, self._ask.tenant)
+            self._feed = self._open_feed(self._options.store, self._options.tenant)
         return self._feed
 
     def initialOffset(self) -> Offset:
-        position = first_position(self.feed, self._ask)
-        return offset_of(position, 0, position)
+        position = first_position(self.feed, self._options)
+        return make_offset(position, 0, position)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._ask.max_rows)
+        return ReadMaxRows(self._options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = end_of(self.feed, None)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        most = _NO_LIMIT if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", self._ask.max_rows)
+        most = _NO_LIMIT if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", self._options.max_rows)
         after = start["position"]
-        came_from, looked_through = self._looked_through
-        walked = walk(
+        searched_from, searched_until = self._searched
+        found = find_ranges(
             self.feed,
-            looked_through if came_from == after else after,
+            searched_until if searched_from == after else after,
             limit=most,
             until=self._target,
-            step=self._ask.rows_per_partition,
+            step=self._options.rows_per_partition,
         )
-        if not walked.ranges:
-            self._looked_through = after, walked.position
+        if not found.ranges:
+            self._searched = after, found.position
             self._latest = {**start, "behind": 0}
             return start
-        end = offset_of(walked.ranges[-1].until, start["events"] + walked.events, start["from"])
-        if self._waits_for_more(walked.events):
-            self._latest = {**start, "behind": walked.events}
+        end = make_offset(found.ranges[-1].until, start["events"] + found.events, start["from"])
+        if self._waits_for_more(found.events):
+            self._latest = {**start, "behind": found.events}
             return start
         self._latest = {**end, "behind": self._behind(end["position"])}
         self._pending_since = None
-        # Only the batch under way can be asked for.
-        self._planned = {end["position"]: walked.ranges}
+        # Spark asks only for the current batch.
+        self._planned = {end["position"]: found.ranges}
         return end
 
     def _waits_for_more(self, rows: int) -> bool:
-        if self._target is not None or rows >= self._ask.min_rows:
+        if self._target is not None or rows >= self._options.min_rows:
             return False
         now = steady_s()
         if self._pending_since is None:
             self._pending_since = now
-        return (now - self._pending_since) * 1_000 < self._ask.max_delay_ms
+        return (now - self._pending_since) * 1_000 < self._options.max_delay_ms
 
     def _behind(self, position: str) -> int:
-        """Events that are there and not in this batch, as far as one step sees."""
-        return self.feed.measure(position, self._ask.rows_per_partition, None)[0]
+        """Count the events after this batch, at most one page."""
+        return self.feed.measure(position, self._options.rows_per_partition, None)[0]
 
     def reportLatestOffset(self) -> Offset | None:
         return self._latest
@@ -236,20 +255,20 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned = self._planned.get(end["position"])
         if planned and sum(each.events for each in planned) == end["events"] - start["events"]:
             return planned
-        # Of the first batch Spark does not keep the start: it asks for it anew, and `latest` is then another.
+        # Spark does not store the start of the first batch. It calls initialOffset again, where `latest` may differ.
         after = start["position"] if start["events"] else end["from"]
-        walked = walk(self.feed, after, until=end["position"], step=self._ask.rows_per_partition)
+        found = find_ranges(self.feed, after, until=end["position"], step=self._options.rows_per_partition)
         had = end["events"] - start["events"]
-        if walked.events != had and self._ask.fails_on_loss:
-            raise lost_events("in this batch", walked.events, had)
-        return walked.ranges
+        if found.events != had and self._options.fails_on_loss:
+            raise lost_events("in this batch", found.events, had)
+        return found.ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
-        return read_range(self._ask, self._columns, self._open_feed, partition)
+        return read_range(self._options, self._columns, self._open_feed, partition)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: the checkpoint is all the state there is."""
+        """Do nothing: all state is in the checkpoint."""
 
     def stop(self) -> None:
         if self._feed is not None:
@@ -257,13 +276,17 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._feed = None
 
 
-def offset_of(position: str | None, events: int, first: str | None) -> Offset:
-    """Read by later releases from checkpoints: `v` is raised with its shape. `from` is where the query began."""
+def make_offset(position: str | None, events: int, first: str | None) -> Offset:
+    """Return an offset for a checkpoint. `from` is the position where the query began.
+
+    To change this format, increase `v`, and keep reading old versions: later releases read existing checkpoints.
+    """
     return {"v": 1, "position": position, "events": events, "from": first}
 
 
-def first_position(feed: Feed, ask: JournalOptions) -> str | None:
-    match ask.starting:
+def first_position(feed: Feed, options: JournalOptions) -> str | None:
+    """Return the position at which a query begins."""
+    match options.starting:
         case "earliest" | None:
             return None
         case "latest":
@@ -273,7 +296,7 @@ def first_position(feed: Feed, ask: JournalOptions) -> str | None:
 
 
 def end_of(feed: Feed, after: str | None) -> str | None:
-    """Where the journal ends now."""
+    """Return the position of the journal's end."""
     while True:
         _, end = feed.measure(after, _NO_LIMIT, None)
         if end == after:
@@ -282,7 +305,7 @@ def end_of(feed: Feed, after: str | None) -> str | None:
 
 
 class JournalSource(DataSource):
-    """Subclassed where the stores are known."""
+    """The source `holdfast_journal`. A subclass sets the function that opens a journal."""
 
     open_feed: OpenFeed
 
@@ -294,7 +317,11 @@ class JournalSource(DataSource):
         return EVENTS.ddl
 
     def reader(self, schema: "StructType") -> JournalReader:
-        return JournalReader(ask_of(self.options), EVENTS.only(schema.fieldNames()), type(self).open_feed)
+        return JournalReader(
+            parse_journal_options(self.options), EVENTS.only(schema.fieldNames()), type(self).open_feed
+        )
 
     def streamReader(self, schema: "StructType") -> JournalStreamReader:
-        return JournalStreamReader(ask_of(self.options), EVENTS.only(schema.fieldNames()), type(self).open_feed)
+        return JournalStreamReader(
+            parse_journal_options(self.options), EVENTS.only(schema.fieldNames()), type(self).open_feed
+        )

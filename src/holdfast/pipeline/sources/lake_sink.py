@@ -1,7 +1,7 @@
-"""A table of the lake as a sink: tasks write files, the driver makes one commit of them.
+"""The sink `holdfast_lake`: tasks write files, and the driver commits them to a table of the lake.
 
-A stream's batch is committed with its number as the writer's mark. A batch that is run again, because the driver died
-before Spark had written down that it was done, finds the mark there and adds nothing; its files are swept later.
+A batch of a stream is committed with its number as the writer's mark. If the driver was killed before Spark recorded
+the batch, Spark runs the batch again. It then finds the mark and adds nothing, and its files are deleted later.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,13 +37,13 @@ OPTIONS = {
     "lakeFormat": one_of(*(kind.value for kind in LakeKind)),
     "rowsPerFile": count,
 }
-# Held in memory by a task, for they are sorted before they are written.
+# A task holds these rows in memory, because they are sorted before they are written.
 _ROWS_PER_FILE = 500_000
 
 
 @dataclass(frozen=True)
 class LakeTarget:
-    """Where rows go; made anew in every process, from what was asked for."""
+    """The table to write to. Each process opens the table itself from these options."""
 
     path: str
     name: str
@@ -60,18 +60,21 @@ class LakeTarget:
         return Lake(self.path, self.kind).table(self.shape)
 
 
-def target_of(given: Mapping[str, str], schema: "StructType", *, overwrite: bool, streams: bool) -> LakeTarget:
+def parse_lake_target(given: Mapping[str, str], schema: "StructType", *, overwrite: bool, streams: bool) -> LakeTarget:
+    """Parse the options of a write. Raise InvalidArgument for wrong options, or if the rows lack columns."""
     if overwrite:
-        raise InvalidArgument("a table of the lake is added to: write with mode('append')", field="mode")
+        raise InvalidArgument(
+            "rows can only be appended to a table of the lake: write with mode('append')", field="mode"
+        )
     options = parse_options("holdfast_lake", given, OPTIONS)
     for name in ("path", "table", *(("writer",) if streams else ())):
         if name not in options:
-            raise InvalidArgument(f"holdfast_lake needs option {name}: {_WHAT[name]}", field=name)
+            raise InvalidArgument(f"holdfast_lake needs option {name}: {_DESCRIPTIONS[name]}", field=name)
     if not streams and "writer" in options:
-        raise InvalidArgument("writer is of streams: their batches have numbers to go by", field="writer")
+        raise InvalidArgument("option writer is only for streams", field="writer")
     shape = TABLES[options["table"]]
     if missing := [name for name in shape.table.columns if name not in schema.fieldNames()]:
-        raise InvalidArgument(f"table {shape.name} has columns that are not written: {', '.join(missing)}")
+        raise InvalidArgument(f"the rows lack columns of table {shape.name}: {', '.join(missing)}")
     kind = options.get("lakeFormat")
     return LakeTarget(
         path=options["path"],
@@ -82,32 +85,37 @@ def target_of(given: Mapping[str, str], schema: "StructType", *, overwrite: bool
     )
 
 
-_WHAT = {
+_DESCRIPTIONS = {
     "path": "the lake's directory",
     "table": f"one of {', '.join(TABLES)}",
-    "writer": "the name that the stream's batches are counted under, its own for as long as its checkpoint",
+    "writer": "a unique name for the stream, kept as long as its checkpoint",
 }
 
 
 @dataclass(frozen=True)
 class Files(WriterCommitMessage):
+    """The files that a task has written."""
+
     files: tuple[NewFile, ...]
 
 
 def write_files(target: LakeTarget, batches: Iterator[pa.RecordBatch]) -> Files:
-    """One task's rows, a file for each day and each so many rows. Nobody reads them before the commit names them."""
+    """Write the rows of one task, with new files for each day and after `rows_per_file` rows.
+
+    Readers ignore these files until they are committed.
+    """
     shape = target.shape
     home = f"{target.table.new_files}/{uuid4().hex}"
     written: list[NewFile] = []
-    waiting: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        waiting.append(batch.select(shape.table.columns))
+        pending.append(batch.select(shape.table.columns))
         rows += batch.num_rows
         if rows >= target.rows_per_file:
-            written += _write_days(target, home, waiting)
-            waiting, rows = [], 0
-    written += _write_days(target, home, waiting)
+            written += _write_days(target, home, pending)
+            pending, rows = [], 0
+    written += _write_days(target, home, pending)
     return Files(tuple(written))
 
 
@@ -127,10 +135,10 @@ def _write_days(target: LakeTarget, home: str, batches: list[pa.RecordBatch]) ->
 
 
 def _write_file(target: LakeTarget, path: str, table: pa.Table, day: str | None) -> NewFile:
-    files, place = pa.fs.FileSystem.from_uri(path) if "://" in path else (pa.fs.LocalFileSystem(), path)
-    files.create_dir(place.rpartition("/")[0], recursive=True)
-    pq.write_table(table, place, filesystem=files, compression="zstd")
-    about = files.get_file_info(place)
+    files, file_path = pa.fs.FileSystem.from_uri(path) if "://" in path else (pa.fs.LocalFileSystem(), path)
+    files.create_dir(file_path.rpartition("/")[0], recursive=True)
+    pq.write_table(table, file_path, filesystem=files, compression="zstd")
+    about = files.get_file_info(file_path)
     bounds = {name: pc.min_max(table[name]) for name in target.shape.bounds}
     return NewFile(
         path=path.removeprefix(f"{target.table.directory}/"),
@@ -144,23 +152,26 @@ def _write_file(target: LakeTarget, path: str, table: pa.Table, day: str | None)
 
 
 def _text(value: Any) -> str | None:
-    """As the statistics of a Delta log spell it."""
+    """Format a bound as in the statistics of a Delta log."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
     return None if value is None else str(value)
 
 
 def commit_files(target: LakeTarget, messages: list[WriterCommitMessage | None], batch: int | None) -> None:
+    """Commit the files of all tasks. `batch` is the number of a stream's batch, and None for a batch write."""
     files = [file for each in messages if isinstance(each, Files) for file in each.files]
     if batch is None:
         if files:
             target.table.append(files)
         return
-    # Marks count from 1, Spark's batches from 0.
+    # Marks are numbered from 1, Spark's batches from 0.
     target.table.append(files, writer=target.writer, mark=Mark(batch + 1, str(batch)))
 
 
 class LakeWriter(DataSourceArrowWriter):
+    """A batch write to a table of the lake."""
+
     def __init__(self, target: LakeTarget) -> None:
         self._target = target
 
@@ -171,10 +182,12 @@ class LakeWriter(DataSourceArrowWriter):
         commit_files(self._target, messages, None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Files that no commit names are read by nobody, and go with the next compaction."""
+        """Do nothing: uncommitted files are never read, and the next compaction deletes them."""
 
 
 class LakeStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming write to a table of the lake."""
+
     def __init__(self, target: LakeTarget) -> None:
         self._target = target
 
@@ -185,16 +198,18 @@ class LakeStreamWriter(DataSourceStreamArrowWriter):
         commit_files(self._target, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """As for a batch."""
+        """Do nothing, as for a batch write."""
 
 
 class LakeSink(DataSource):
+    """The sink `holdfast_lake`."""
+
     @classmethod
     def name(cls) -> str:
         return "holdfast_lake"
 
     def writer(self, schema: "StructType", overwrite: bool) -> LakeWriter:
-        return LakeWriter(target_of(self.options, schema, overwrite=overwrite, streams=False))
+        return LakeWriter(parse_lake_target(self.options, schema, overwrite=overwrite, streams=False))
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> LakeStreamWriter:
-        return LakeStreamWriter(target_of(self.options, schema, overwrite=overwrite, streams=True))
+        return LakeStreamWriter(parse_lake_target(self.options, schema, overwrite=overwrite, streams=True))

@@ -1,4 +1,4 @@
-"""Options of a source or sink: checked by name, parsed once, and no secret among what may be shown."""
+"""Parsing of the options of sources and sinks. Unknown options are refused, and secrets are never shown."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -11,43 +11,49 @@ from holdfast.model.parsing.durations import parse_duration_ms
 
 Parser = Callable[[str, str], Any]
 
-# Spark's own, which it hands on to every source.
+# Options of Spark itself, which it passes to every source.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 _FLAGS = {"true": True, "false": False}
 
 
 def text(name: str, given: str) -> str:
+    """Parse a text that is not empty."""
     if not given:
         raise InvalidArgument(f"option {name} is empty", field=name)
     return given
 
 
 def count(name: str, given: str) -> int:
+    """Parse a positive whole number."""
     if not (given.isascii() and given.isdigit() and 0 < len(given) < 16 and int(given) > 0):
         raise InvalidArgument(f"option {name} is {given[:80]!r}: give a whole number above 0", field=name)
     return int(given)
 
 
 def flag(name: str, given: str) -> bool:
+    """Parse true or false."""
     if given.lower() not in _FLAGS:
         raise InvalidArgument(f"option {name} is {given[:80]!r}: give true or false", field=name)
     return _FLAGS[given.lower()]
 
 
 def duration(name: str, given: str) -> int:
-    """In milliseconds; of a bare number, seconds."""
+    """Parse a duration to milliseconds. A bare number is seconds."""
     bare = given.replace(".", "", 1).isdigit() and given.isascii()
     return parse_duration_ms(name, float(given) if bare else given)
 
 
 def names(name: str, given: str) -> tuple[str, ...]:
+    """Parse names that are separated by commas."""
     parts = tuple(each.strip() for each in given.split(","))
     if not all(parts):
-        raise InvalidArgument(f"option {name} is {given[:80]!r}: give names with commas between them", field=name)
+        raise InvalidArgument(f"option {name} is {given[:80]!r}: give names separated by commas", field=name)
     return parts
 
 
 def one_of(*choices: str) -> Parser:
+    """Return a parser that accepts only these values."""
+
     def parse(name: str, given: str) -> str:
         if given.lower() not in choices:
             raise InvalidArgument(f"option {name} is {given[:80]!r}: give {' or '.join(choices)}", field=name)
@@ -56,8 +62,8 @@ def one_of(*choices: str) -> Parser:
     return parse
 
 
-# Where the store is, and how it is asked: of every source and sink.
-PLACE: dict[str, Parser] = {
+# The options of every source and sink: the store, and how to connect to it.
+STORE_OPTIONS: dict[str, Parser] = {
     "url": text,
     "urlFile": text,
     "token": text,
@@ -70,8 +76,11 @@ PLACE: dict[str, Parser] = {
 
 
 def parse_options(source: str, given: Mapping[str, str], known: Mapping[str, Parser]) -> dict[str, Any]:
-    """Values by the name as documented; what nobody knows is refused by its name, and never shown: a misspelt `token`
-    has a secret in it."""
+    """Parse all options, and return the values by their documented names.
+
+    Raise InvalidArgument for an unknown option. The error never shows the value, which is a secret if `token` is
+    misspelt.
+    """
     by_lower = {name.lower(): name for name in known}
     parsed: dict[str, Any] = {}
     for name in given:
@@ -88,7 +97,7 @@ def parse_options(source: str, given: Mapping[str, str], known: Mapping[str, Par
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """Where a store is. Goes to the workers; its repr, which may end up in a log, has no secret."""
+    """The address of a store, which is sent to Spark's workers. Its repr has no secret, because it may be logged."""
 
     url: str | None
     url_file: str | None = None
@@ -110,7 +119,7 @@ class StoreAddress:
 
     @property
     def databases(self) -> list[str]:
-        """Of a store on several PostgreSQL databases: the URL of each."""
+        """The URLs of all databases of a PostgreSQL store."""
         return [each.strip() for each in self.address.split(",")]
 
     @property
@@ -118,7 +127,7 @@ class StoreAddress:
         return "://" not in self.address or self.address.lower().startswith("rocks://")
 
     def client_settings(self) -> dict[str, Any]:
-        """Of a connection to a server. The token is read when it is needed: it may have been renewed."""
+        """Return the settings for a connection to a server. A token file is read for each use, as it may be renewed."""
         if not self.is_http:
             return {}
         given: dict[str, Any] = dict(self.settings)
@@ -133,19 +142,20 @@ class StoreAddress:
 _CLIENT_NAMES = {"tlsCa": "tls_ca", "tlsCert": "tls_cert", "tlsKey": "tls_key", "timeout": "timeout"}
 
 
-def place_of(source: str, options: Mapping[str, Any]) -> StoreAddress:
+def parse_store_address(source: str, options: Mapping[str, Any]) -> StoreAddress:
+    """Return the address of the store. Raise InvalidArgument if it is missing or contains a password."""
     url, url_file = options.get("url"), options.get("urlFile")
     if (url is None) == (url_file is None):
         raise InvalidArgument(
-            f"{source} needs option url, or urlFile, a file that has it: http://host:port of a server, "
+            f"{source} needs option url, or urlFile with a file that contains it: http://host:port of a server, "
             "postgres://… of its databases, or the directory of a backup",
             field="url",
         )
     if url is not None and _has_password(url):
-        # Not shown. Options stand in plans, on Spark's pages and in event logs.
+        # The error does not show the URL. Spark shows options in plans, in its user interface and in event logs.
         raise InvalidArgument(
-            "option url has a password in it, which would end up in plans and logs: give it in urlFile, or leave it to "
-            "PGPASSFILE or PGPASSWORD where the workers run",
+            "option url contains a password, which would appear in plans and logs: give the URL in urlFile, or the "
+            "password in PGPASSFILE or PGPASSWORD on the workers",
             field="url",
         )
     if options.get("token") is not None and options.get("tokenFile") is not None:

@@ -1,4 +1,4 @@
-"""Messages as Arrow batches: only the columns that were asked for are made."""
+"""Conversion of messages to Arrow batches with the requested columns."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -58,10 +58,12 @@ _INFO: dict[str, Callable[[Info], Any]] = {
 
 
 def delivery_batches(ref: QueueRef, deliveries: Iterable[Delivery], columns: TableSchema) -> Iterator[pa.RecordBatch]:
+    """Convert claimed messages."""
     return _batches(ref, deliveries, columns, _DELIVERY)
 
 
 def info_batches(ref: QueueRef, infos: Iterable[Info], columns: TableSchema) -> Iterator[pa.RecordBatch]:
+    """Convert messages that were listed."""
     return _batches(ref, infos, columns, _INFO)
 
 

@@ -1,7 +1,8 @@
-"""Segments of servers' logs as a source: what was answered for, and may not be in a database yet.
+"""Segments of servers' logs as a source: calls that were confirmed, and may not be in a database yet.
 
-A segment never changes once the next one has begun and its end is decided, so an offset is the number of the last
-segment read of each log. Nothing here says what has landed: `land` does, in the transaction that stores it.
+A segment does not change after the next one has begun and its end is decided. An offset is therefore the number of the
+last segment that was read of each log. This source does not know which calls are already in a database: `land` records
+that in the transaction that stores them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,22 +28,27 @@ Offset = dict[str, Any]
 
 
 class Log(Protocol):
+    """The log of one server."""
+
     def numbers(self) -> list[int]:
-        """Segments of which nothing more will come."""
+        """Return the numbers of the complete segments."""
 
     def calls(self, number: int) -> Sequence[tuple[Any, ...]]:
-        """Rows with the columns of `LOGGED_CALLS`, but for `log`."""
+        """Return rows with the columns of `LOGGED_CALLS`, without `log`."""
 
 
-# The logs below a path, and one log. Handed in: only `server` knows the stores.
+# Functions that find the logs below a path, and open one log. They are passed in, because only `server` may import the
+# stores.
 FindLogs = Callable[[str], list[str]]
 OpenLog = Callable[[str, bool], Log]
 
 
 @dataclass(frozen=True)
 class Logs:
+    """The logs of a query."""
+
     paths: tuple[str, ...]
-    # Their servers are gone: the end of each is read too.
+    # True if the servers do not run any more: then the last segment of each log is read too.
     is_over: bool
     max_segments: int
     find: FindLogs
@@ -64,11 +70,12 @@ class Logs:
         yield as_instants(pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in wire]), columns)
 
 
-def logs_of(given: Mapping[str, str], find: FindLogs, open: OpenLog) -> Logs:
+def parse_log_options(given: Mapping[str, str], find: FindLogs, open: OpenLog) -> Logs:
+    """Parse the options of a query on logs. Raise InvalidArgument for a wrong or missing option."""
     options = parse_options("holdfast_wal", given, OPTIONS)
     if "path" not in options:
         raise InvalidArgument(
-            "holdfast_wal needs option path: a server's wal_dir, or several with commas", field="path"
+            "holdfast_wal needs option path: the wal_dir of a server, or several separated by commas", field="path"
         )
     return Logs(
         paths=options["path"],
@@ -81,11 +88,15 @@ def logs_of(given: Mapping[str, str], find: FindLogs, open: OpenLog) -> Logs:
 
 @dataclass(frozen=True)
 class SegmentOf(InputPartition):
+    """One segment of a log."""
+
     log: str
     number: int
 
 
 class SegmentReader(DataSourceReader):
+    """A batch read of all complete segments."""
+
     def __init__(self, logs: Logs, columns: TableSchema) -> None:
         self._logs = logs
         self._columns = columns
@@ -101,6 +112,8 @@ class SegmentReader(DataSourceReader):
 
 
 class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of complete segments."""
+
     def __init__(self, logs: Logs, columns: TableSchema) -> None:
         self._logs = logs
         self._columns = columns
@@ -116,25 +129,25 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {log: max(numbers, default=-1) for log, numbers in self._logs.segments().items()}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The oldest first, of all logs in turn: none waits behind another's backlog."""
-        left = _NO_LIMIT if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_files", _MAX_SEGMENTS)
+        """Take the oldest segments of all logs in turn, so that no log waits for the backlog of another."""
+        remaining = _NO_LIMIT if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_files", _MAX_SEGMENTS)
         ends: dict[str, int] = dict(start["logs"])
         waiting = {
             log: [each for each in numbers if each > ends.get(log, -1) and self._is_wanted(log, each)]
             for log, numbers in self._logs.segments().items()
         }
-        while left and any(waiting.values()):
+        while remaining and any(waiting.values()):
             for log, numbers in waiting.items():
-                if left and numbers:
+                if remaining and numbers:
                     ends[log] = numbers.pop(0)
-                    left -= 1
+                    remaining -= 1
         return {"v": 1, "logs": ends}
 
     def _is_wanted(self, log: str, number: int) -> bool:
         return self._target is None or number <= self._target.get(log, -1)
 
     def partitions(self, start: Offset, end: Offset) -> list[SegmentOf]:
-        """By number alone: what was removed since is stored, and read as nothing."""
+        """Return the segments by number. Segments that were removed meanwhile are in a database, and read as empty."""
         firsts = {log: numbers[0] for log, numbers in self._logs.segments().items() if numbers}
         return [
             SegmentOf(log, number)
@@ -147,11 +160,11 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._logs.read(partition, self._columns)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: a server removes its segments itself, once they have landed."""
+        """Do nothing: a server removes its segments after they were stored in a database."""
 
 
 class SegmentSource(DataSource):
-    """Subclassed where the stores are known."""
+    """The source `holdfast_wal`. A subclass sets the functions that open logs."""
 
     find_logs: FindLogs
     open_log: OpenLog
@@ -164,7 +177,7 @@ class SegmentSource(DataSource):
         return LOGGED_CALLS.ddl
 
     def _logs(self) -> Logs:
-        return logs_of(self.options, type(self).find_logs, type(self).open_log)
+        return parse_log_options(self.options, type(self).find_logs, type(self).open_log)
 
     def reader(self, schema: "StructType") -> SegmentReader:
         return SegmentReader(self._logs(), LOGGED_CALLS.only(schema.fieldNames()))

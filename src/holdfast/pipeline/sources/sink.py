@@ -1,4 +1,4 @@
-"""Messages written from Spark, by many tasks at once."""
+"""The sink `holdfast`: enqueue messages from many Spark tasks at once."""
 
 import json
 import os
@@ -17,14 +17,23 @@ from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import Draft, NewMessage
 from holdfast.model.names import QueueRef
 from holdfast.pipeline.sources.claims import OpenClient
-from holdfast.pipeline.sources.drafts import Shape, drafts_of, is_plain, messages_of, rows_of, shape_of
-from holdfast.pipeline.sources.options import PLACE, StoreAddress, count, flag, names, parse_options, place_of, text
+from holdfast.pipeline.sources.drafts import Shape, is_plain, make_drafts, make_messages, make_row_shape, make_rows
+from holdfast.pipeline.sources.options import (
+    STORE_OPTIONS,
+    StoreAddress,
+    count,
+    flag,
+    names,
+    parse_options,
+    parse_store_address,
+    text,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OPTIONS = {
-    **PLACE,
+    **STORE_OPTIONS,
     "tenant": text,
     "queue": text,
     "keyColumns": names,
@@ -34,61 +43,66 @@ OPTIONS = {
     "countsFile": text,
 }
 _BATCH = 1_000
-# Of payloads in one call.
+# The maximum size of payloads in one call.
 _BATCH_BYTES = 4 << 20
-# In bulk, of one transaction: others' journals wait for its end.
+# The maximum size of a bulk transaction. The journal waits for its end.
 _BULK = 20_000
 _BULK_BYTES = 16 << 20
 
 
-class Landing(Protocol):
-    """Where messages go: one call is all or nothing, and the queue knows a key it has seen."""
+class MessageWriter(Protocol):
+    """A writer of messages. A call is atomic, and the queue recognises keys that it has seen."""
 
     def put(self, ref: QueueRef, messages: list[NewMessage]) -> int:
-        """Answers how many of them were new."""
+        """Enqueue messages, and return how many of them were new."""
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
-class BulkLanding(Protocol):
-    """Where messages of any number of queues go at once: a call is all or nothing on each database it concerns."""
+class BulkMessageWriter(Protocol):
+    """A writer of messages of several queues at once. A call is atomic on each database."""
 
     def load(self, drafts: Mapping[QueueRef, list[Draft]]) -> int:
-        """Answers how many of them were new."""
+        """Enqueue messages, and return how many of them were new."""
 
     def load_rows(self, rows: pa.RecordBatch) -> int:
-        """As `load`, of the columns of `drafts.rows_of`."""
+        """Like `load`, for rows with the columns of `drafts.make_rows`."""
 
     def close(self) -> None: ...
 
 
-class OpenLanding(Protocol):
-    def __call__(self, place: StoreAddress) -> Landing | BulkLanding: ...
+class OpenWriter(Protocol):
+    """A function that opens a writer for a store."""
+
+    def __call__(self, store: StoreAddress) -> MessageWriter | BulkMessageWriter: ...
 
 
 @dataclass(frozen=True)
-class Writing:
-    place: StoreAddress
+class WriteOptions:
+    """The parsed options of a write."""
+
+    store: StoreAddress
     shape: Shape
-    # None: as many as suit the landing.
+    # None for the default of the writer.
     batch_size: int | None
     counts_file: str | None
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
-    """What one task did: of its rows, how many were new to the queue."""
+class RowsWritten(WriterCommitMessage):
+    """The result of one task: its rows, and how many were new to the queue."""
 
     rows: int
     enqueued: int
 
 
-def writing_of(given: Mapping[str, str], schema: "StructType", *, overwrite: bool) -> Writing:
+def parse_write_options(given: Mapping[str, str], schema: "StructType", *, overwrite: bool) -> WriteOptions:
+    """Parse the options of a write, and check the columns. Raise InvalidArgument before any row is written."""
     if overwrite:
-        raise InvalidArgument("messages are added to a queue: write with mode('append')", field="mode")
+        raise InvalidArgument("messages can only be appended to a queue: write with mode('append')", field="mode")
     options = parse_options("a holdfast sink", given, OPTIONS)
-    shape = shape_of(
+    shape = make_row_shape(
         to_arrow_schema(schema, timezone="UTC"),
         tenant=options.get("tenant"),
         queue=options.get("queue"),
@@ -96,69 +110,69 @@ def writing_of(given: Mapping[str, str], schema: "StructType", *, overwrite: boo
         dedup=options.get("dedup", True),
         content_type=options.get("contentType"),
     )
-    return Writing(
-        place=place_of("holdfast", options),
+    return WriteOptions(
+        store=parse_store_address("holdfast", options),
         shape=shape,
         batch_size=options.get("batchSize"),
         counts_file=options.get("countsFile"),
     )
 
 
-def write_rows(writing: Writing, open_landing: OpenLanding, batches: Iterable[pa.RecordBatch]) -> Written:
-    """One task. Nothing is kept of what it has done but what the queue keeps: another attempt does it again."""
-    landing = open_landing(writing.place)
+def write_rows(options: WriteOptions, open_writer: OpenWriter, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
+    """Write the rows of one task. A retried task writes all of them again, and the queue ignores known keys."""
+    writer = open_writer(options.store)
     try:
-        if not isinstance(landing, BulkLanding):
-            return _put(writing, landing, batches)
-        return (_load_rows if is_plain(writing.shape) else _load)(writing, landing, batches)
+        if not isinstance(writer, BulkMessageWriter):
+            return _put(options, writer, batches)
+        return (_load_rows if is_plain(options.shape) else _load)(options, writer, batches)
     finally:
-        landing.close()
+        writer.close()
 
 
-def _put(writing: Writing, landing: Landing, batches: Iterable[pa.RecordBatch]) -> Written:
+def _put(options: WriteOptions, writer: MessageWriter, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
     rows = enqueued = 0
     for batch in batches:
         rows += batch.num_rows
-        for ref, messages in _calls(messages_of(batch, writing.shape), writing.batch_size or _BATCH):
-            enqueued += landing.put(ref, messages)
-    return Written(rows, enqueued)
+        for ref, messages in _calls(make_messages(batch, options.shape), options.batch_size or _BATCH):
+            enqueued += writer.put(ref, messages)
+    return RowsWritten(rows, enqueued)
 
 
-def _load(writing: Writing, landing: BulkLanding, batches: Iterable[pa.RecordBatch]) -> Written:
+def _load(options: WriteOptions, writer: BulkMessageWriter, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
     rows = enqueued = 0
     for batch in batches:
         rows += batch.num_rows
-        for drafts in _bulks(drafts_of(batch, writing.shape), writing.batch_size or _BULK):
-            enqueued += landing.load(drafts)
-    return Written(rows, enqueued)
+        for drafts in _bulks(make_drafts(batch, options.shape), options.batch_size or _BULK):
+            enqueued += writer.load(drafts)
+    return RowsWritten(rows, enqueued)
 
 
-def _load_rows(writing: Writing, landing: BulkLanding, batches: Iterable[pa.RecordBatch]) -> Written:
+def _load_rows(options: WriteOptions, writer: BulkMessageWriter, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
     rows = enqueued = 0
-    for bulk in _joined((rows_of(batch, writing.shape) for batch in batches), writing.batch_size or _BULK):
+    for bulk in _regroup((make_rows(batch, options.shape) for batch in batches), options.batch_size or _BULK):
         rows += bulk.num_rows
-        enqueued += landing.load_rows(bulk)
-    return Written(rows, enqueued)
+        enqueued += writer.load_rows(bulk)
+    return RowsWritten(rows, enqueued)
 
 
-def _joined(batches: Iterable[pa.RecordBatch], batch_size: int) -> Iterator[pa.RecordBatch]:
-    """In pieces of a transaction's size, whatever that of Spark's batches."""
-    waiting: list[pa.RecordBatch] = []
+def _regroup(batches: Iterable[pa.RecordBatch], batch_size: int) -> Iterator[pa.RecordBatch]:
+    """Regroup Spark's batches to the size of a transaction."""
+    pending: list[pa.RecordBatch] = []
     count = size = 0
     for batch in batches:
         ends = pc.cumulative_sum(pc.binary_length(batch.column("payload")).cast(pa.int64())).to_pylist()
         first = done = 0
         while first < batch.num_rows:
-            # Up to the row with which it is large enough.
+            # Up to the row that reaches the maximum size.
             end = min(first + batch_size - count, bisect_left(ends, done + _BULK_BYTES - size) + 1, batch.num_rows)
-            waiting.append(batch.slice(first, end - first))
+            pending.append(batch.slice(first, end - first))
             count, size = count + end - first, size + ends[end - 1] - done
             if count >= batch_size or size >= _BULK_BYTES:
-                yield pa.concat_batches(waiting)
-                waiting, count, size = [], 0, 0
+                yield pa.concat_batches(pending)
+                pending, count, size = [], 0, 0
             first, done = end, ends[end - 1]
-    if waiting:
-        yield pa.concat_batches(waiting)
+    if pending:
+        yield pa.concat_batches(pending)
 
 
 def _bulks(drafts: Iterable[tuple[QueueRef, Draft]], batch_size: int) -> Iterator[dict[QueueRef, list[Draft]]]:
@@ -181,22 +195,22 @@ def _bulks(drafts: Iterable[tuple[QueueRef, Draft]], batch_size: int) -> Iterato
 def _calls(
     messages: Iterable[tuple[QueueRef, NewMessage]], batch_size: int
 ) -> Iterator[tuple[QueueRef, list[NewMessage]]]:
-    waiting: defaultdict[QueueRef, list[NewMessage]] = defaultdict(list)
+    pending: defaultdict[QueueRef, list[NewMessage]] = defaultdict(list)
     sizes: defaultdict[QueueRef, int] = defaultdict(int)
     for ref, message in messages:
-        waiting[ref].append(message)
+        pending[ref].append(message)
         sizes[ref] += len(message.payload) if isinstance(message.payload, bytes) else len(bytes(message.payload))
-        if len(waiting[ref]) >= batch_size or sizes[ref] >= _BATCH_BYTES:
-            yield ref, waiting.pop(ref)
+        if len(pending[ref]) >= batch_size or sizes[ref] >= _BATCH_BYTES:
+            yield ref, pending.pop(ref)
             sizes.pop(ref)
-    yield from waiting.items()
+    yield from pending.items()
 
 
-class ClientLanding:
-    """By the client: over HTTP, or into whatever store it opens."""
+class ClientMessageWriter:
+    """Enqueues through a client, to a server or any store that it can open."""
 
-    def __init__(self, open_client: OpenClient, place: StoreAddress) -> None:
-        self._client = open_client(place)
+    def __init__(self, open_client: OpenClient, store: StoreAddress) -> None:
+        self._client = open_client(store)
 
     def put(self, ref: QueueRef, messages: list[NewMessage]) -> int:
         ids = self._client.queue(ref.queue, tenant=ref.tenant).enqueue(messages)
@@ -206,47 +220,51 @@ class ClientLanding:
         self._client.close()
 
 
-def _tell(writing: Writing, written: Iterable[WriterCommitMessage | None], batch: int | None) -> None:
-    """For whoever asked: one JSON line for each job, or for each batch of a stream."""
-    if writing.counts_file is None:
+def _append_counts(options: WriteOptions, written: Iterable[WriterCommitMessage | None], batch: int | None) -> None:
+    """Append a JSON line to the counts file, if one was requested, for each job or batch of a stream."""
+    if options.counts_file is None:
         return
-    tasks = [each for each in written if isinstance(each, Written)]
-    told = {
+    tasks = [each for each in written if isinstance(each, RowsWritten)]
+    counts = {
         "batch": batch,
         "rows": sum(each.rows for each in tasks),
         "enqueued": sum(each.enqueued for each in tasks),
     }
-    with open(writing.counts_file, "a", encoding="utf-8") as file:
-        file.write(json.dumps(told) + "\n")
+    with open(options.counts_file, "a", encoding="utf-8") as file:
+        file.write(json.dumps(counts) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
 class QueueWriter(DataSourceArrowWriter):
-    def __init__(self, writing: Writing, open_landing: OpenLanding) -> None:
-        self._writing = writing
-        self._open_landing = open_landing
+    """A batch write to queues."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return write_rows(self._writing, self._open_landing, iterator)
+    def __init__(self, options: WriteOptions, open_writer: OpenWriter) -> None:
+        self._options = options
+        self._open_writer = open_writer
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:
+        return write_rows(self._options, self._open_writer, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _tell(self._writing, messages, None)
+        _append_counts(self._options, messages, None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What finished tasks have enqueued stays: the job run again finds its keys taken."""
+        """Do nothing: the messages of finished tasks stay, and a second run of the job finds their keys."""
 
 
 class QueueStreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, writing: Writing, open_landing: OpenLanding) -> None:
-        self._writing = writing
-        self._open_landing = open_landing
+    """A streaming write to queues."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return write_rows(self._writing, self._open_landing, iterator)
+    def __init__(self, options: WriteOptions, open_writer: OpenWriter) -> None:
+        self._options = options
+        self._open_writer = open_writer
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:
+        return write_rows(self._options, self._open_writer, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _tell(self._writing, messages, batchId)
+        _append_counts(self._options, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """As for a batch: the next try finds the keys taken."""
+        """Do nothing, as for a batch write: the next attempt finds the keys."""
