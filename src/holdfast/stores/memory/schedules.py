@@ -52,11 +52,11 @@ class MemorySchedules:
         self._directory.require(ref)
         if self._schedules.pop((ref, name), None) is None:
             return False
-        self._timetable.forget(ref, name)
+        self._timetable.delete(ref, name)
         return True
 
     def delete_all(self, ref: QueueRef) -> None:
-        for name in self._timetable.forget_queue(ref):
+        for name in self._timetable.delete_queue(ref):
             del self._schedules[ref, name]
 
     async def due(self, limit: int, now_ms: int) -> DueSchedules:
@@ -66,6 +66,6 @@ class MemorySchedules:
 
     def _put(self, ref: QueueRef, schedule: Schedule) -> None:
         self._schedules[ref, schedule.name] = schedule
-        self._timetable.note(ref, schedule.name, schedule.next_at)
+        self._timetable.put(ref, schedule.name, schedule.next_at)
         if schedule.next_at is not None:
             self._units.listener.scheduled(schedule.next_at)

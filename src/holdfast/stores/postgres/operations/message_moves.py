@@ -23,7 +23,7 @@ from holdfast.model.rules.lifecycle import TRANSITIONS, Cause, Change
 from holdfast.model.rules.verdicts import alter
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, no_such_queue
-from holdfast.stores.payloads.pieces import count_of
+from holdfast.stores.payloads.pieces import piece_count
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.payloads.pieces import PostgresPayloads
@@ -165,7 +165,7 @@ class PostgresMoves:
     ) -> None:
         for entry in meant:
             pieces = entry.envelope.pieces
-            for number in range(0 if pieces is None else count_of(pieces.size)):
+            for number in range(0 if pieces is None else piece_count(pieces.size)):
                 assert pieces is not None
                 rows = await source.fetch(SQL["piece"], pieces.place, number)
                 if not rows:

@@ -22,7 +22,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.stores.contract import Claims
 from holdfast.stores.event_loop.driver import LoopDriver
-from holdfast.stores.payloads.pieces import PIECES_ABOVE, PieceChecker, cut, payload_gone
+from holdfast.stores.payloads.pieces import PIECES_ABOVE, PieceChecker, payload_gone, split_payload
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
@@ -71,7 +71,7 @@ class PostgresPayloads:
     async def put(self, connection: Any, payload: bytes, now_ms: int) -> Pieces:
         """A payload that came whole, at a place of its own."""
         place = self.take_place(now_ms)
-        for number, piece in cut(payload):
+        for number, piece in split_payload(payload):
             await connection.execute(SQL["put_piece"], place, number, piece)
         return Pieces(place, len(payload), crc32(payload))
 

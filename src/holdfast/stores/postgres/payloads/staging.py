@@ -24,7 +24,7 @@ from holdfast.stores.event_loop.driver import LoopDriver, on_driver
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.quotas import check_quotas, check_room_for_queue
 from holdfast.stores.logic.results import check_accepts
-from holdfast.stores.payloads.pieces import PIECE
+from holdfast.stores.payloads.pieces import PIECE_BYTES
 from holdfast.stores.payloads.staging import StageWriter
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
@@ -91,7 +91,7 @@ class PostgresStaging:
                 rows = await writer.shard.fetch(SQL["stage_first"], writer.place, writer.ref.tenant, piece)
             if not rows:
                 raise _given_up()
-            writer.note(piece)
+            writer.count_piece(piece)
 
     async def _check_quotas(self, writer: "PostgresStage", size: int) -> None:
         """Those on their way count for each other, or they could fill the disk beside any quota. Early, and not exact
@@ -191,7 +191,7 @@ class PostgresStage(StageWriter):
         quotas: Quotas,
         now_ms: int,
     ) -> None:
-        super().__init__(ref, draft, place, PIECE)
+        super().__init__(ref, draft, place, PIECE_BYTES)
         self._staging = staging
         self.shard = shard
         self.info = info

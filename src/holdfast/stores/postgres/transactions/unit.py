@@ -67,7 +67,7 @@ class PostgresUnit(PendingWrites):
     def __init__(self, parts: PostgresParts, shard: PostgresDatabase, connection: Any, callers_ms: int) -> None:
         super().__init__(connection, parts.cluster.given(callers_ms))
         self.shard = shard
-        self.is_durable = self.tells_ready = True
+        self.is_durable = self.notifies_ready = True
         # The time by the caller's clock.
         self.callers_ms = callers_ms
         # The ids of the messages that `matching` returns, if they still match: a search by many statements was made
@@ -351,7 +351,7 @@ class PostgresUnit(PendingWrites):
 
     # --- Telling -----------------------------------------------------------------------------------------------
 
-    def tell(self, queue: QueueInfo) -> None:
+    def notify_ready(self, queue: QueueInfo) -> None:
         self.notices.ready(queue.ref, self.now_ms)
 
     def tell_draining(self) -> None:

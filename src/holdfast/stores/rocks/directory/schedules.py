@@ -40,7 +40,7 @@ class Schedules:
             shelf = self._catalog.of_prefix(key[lead : lead + keys.P_SIZE])
             if shelf is not None:
                 schedule = _decoded(shelf, raw)
-                self._timetable.note(shelf.row.ref, schedule.name, schedule.next_at)
+                self._timetable.put(shelf.row.ref, schedule.name, schedule.next_at)
         self._tell(self._timetable.first_at())
 
     # --- Reading -----------------------------------------------------------------------------------------------
@@ -100,18 +100,18 @@ class Schedules:
             return False
         self._engine.begin()
         self._engine.delete(_key(shelf, name), keys.INDEXES)
-        self._timetable.forget(ref, name)
+        self._timetable.delete(ref, name)
         await self._engine.committed()
         return True
 
     def drop_all(self, shelf: QueueState) -> None:
         """Of a queue that is to be deleted, in the step that begins it."""
-        for name in self._timetable.forget_queue(shelf.row.ref):
+        for name in self._timetable.delete_queue(shelf.row.ref):
             self._engine.delete(_key(shelf, name), keys.INDEXES)
 
     def _write(self, shelf: QueueState, schedule: Schedule) -> None:
         self._engine.put(_key(shelf, schedule.name), _encode(schedule), keys.INDEXES)
-        self._timetable.note(shelf.row.ref, schedule.name, schedule.next_at)
+        self._timetable.put(shelf.row.ref, schedule.name, schedule.next_at)
         # Not by the caller, who may have left before the commit.
         self._engine.publish_after_commit(lambda: self._tell(schedule.next_at))
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Envelope, Pieces
 from holdfast.runtime import Runtime, let_others_go_on
-from holdfast.stores.payloads.pieces import PIECES_ABOVE, PieceChecker, count_of, cut, payload_gone
+from holdfast.stores.payloads.pieces import PIECES_ABOVE, PieceChecker, payload_gone, piece_count, split_payload
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.engine import Engine
 
@@ -23,14 +23,14 @@ def in_pieces(engine: Engine, envelope: Envelope) -> Envelope:
     payload = envelope.payload
     if len(payload) <= PIECES_ABOVE:
         return envelope
-    for number, piece in cut(payload):
+    for number, piece in split_payload(payload):
         engine.put(piece_key(envelope.id, number), piece, keys.INDEXES)
     return replace(envelope, payload=b"", pieces=Pieces(envelope.id, len(payload), crc32(payload)))
 
 
 def delete_pieces(engine: Engine, pieces: Pieces) -> None:
     # One by one: a range deletion for each large message would slow every later read of the family.
-    for number in range(count_of(pieces.size)):
+    for number in range(piece_count(pieces.size)):
         engine.delete(piece_key(pieces.place, number), keys.INDEXES)
 
 

@@ -17,7 +17,7 @@ from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime, let_others_go_on
 from holdfast.stores.contract import Listener
 from holdfast.stores.disk.free_space import DiskRoom
-from holdfast.stores.payloads.pieces import PIECE
+from holdfast.stores.payloads.pieces import PIECE_BYTES
 from holdfast.stores.payloads.staging import StageWriter
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
@@ -96,9 +96,9 @@ class RocksStaging:
         if not writer.pieces:
             engine.insert(keys.STAGES + keys.place(place), b"", keys.INDEXES)
         engine.insert(piece_key(place, writer.pieces), piece, keys.INDEXES)
-        writer.note(piece)
+        writer.count_piece(piece)
         engine.written()
-        if writer.size % _SYNC_EVERY < PIECE:
+        if writer.size % _SYNC_EVERY < PIECE_BYTES:
             await engine.committed()
         await let_others_go_on(self._runtime)
 
@@ -176,7 +176,7 @@ class RocksStaging:
             engine.put(keys.STAGES + keys.place(place), b"", keys.INDEXES)
         engine.put(piece_key(place, number), piece, keys.INDEXES)
         engine.written()
-        if (number + 1) * PIECE % _SYNC_EVERY < PIECE:
+        if (number + 1) * PIECE_BYTES % _SYNC_EVERY < PIECE_BYTES:
             await engine.committed()
         await let_others_go_on(self._runtime)
 
@@ -219,7 +219,7 @@ class RocksStaging:
 
 class RocksStage(StageWriter):
     def __init__(self, staging: RocksStaging, ref: QueueRef, draft: Draft, place: int) -> None:
-        super().__init__(ref, draft, place, PIECE)
+        super().__init__(ref, draft, place, PIECE_BYTES)
         self.staging = staging
 
     async def _put(self, piece: bytes) -> None:

@@ -80,7 +80,7 @@ class RocksUnits:
         self._upkeep = upkeep
         self._listener = listener
         self.now_ms = 0
-        self.is_durable = self.tells_ready = True
+        self.is_durable = self.notifies_ready = True
         self._has_changed = False
         # The queue in which the step gave or moved a lease, or that is being deleted: a sweep must visit it in time.
         self._to_visit: QueueState | None = None
@@ -509,7 +509,7 @@ class RocksUnits:
 
     # --- Telling -----------------------------------------------------------------------------------------------
 
-    def tell(self, queue: QueueState) -> None:
+    def notify_ready(self, queue: QueueState) -> None:
         self._board.tell_after_commit(queue)
 
     # --- Deadlines of all queues -------------------------------------------------------------------------------
