@@ -288,8 +288,9 @@ class ScheduleStore(Protocol):
         """
 
     async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
-        """Enqueue the message of a tick (`schedules.draft_at`) and replace the schedule with `schedules.fired`, in one
-        atomic step.
+        """Enqueue the message of a tick and replace the schedule with its state after the tick, in one atomic step.
+
+        `model.schedules` computes both.
 
         Return None, and change nothing, if the stored schedule is not equal to `schedule`: another server has fired
         this tick. Raise the errors of `Store.enqueue`.
@@ -347,19 +348,24 @@ class Store(Protocol):
     """
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """Return the declared capabilities, which never change."""
 
     @property
-    def directory(self) -> QueueDirectory: ...
+    def directory(self) -> QueueDirectory:
+        """Return the tenants and queues."""
 
     @property
-    def schedules(self) -> ScheduleStore: ...
+    def schedules(self) -> ScheduleStore:
+        """Return the schedules."""
 
     @property
-    def ledgers(self) -> LedgerStore: ...
+    def ledgers(self) -> LedgerStore:
+        """Return the claim ledgers."""
 
     @property
-    def payloads(self) -> PayloadStore: ...
+    def payloads(self) -> PayloadStore:
+        """Return the payloads in pieces."""
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         """Open the store and recover from a crash, if there was one.

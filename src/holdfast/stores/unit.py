@@ -49,10 +49,12 @@ class LoadedMessage(Sized, Protocol):
     """A store's own representation of a message that it has loaded: the fixed envelope and the current life."""
 
     @property
-    def envelope(self) -> Envelope: ...
+    def envelope(self) -> Envelope:
+        """Return the part of the message that its transitions do not change."""
 
     @property
-    def life(self) -> Life: ...
+    def life(self) -> Life:
+        """Return the current life, including the changes of this step."""
 
 
 class OpenClaim(NamedTuple):

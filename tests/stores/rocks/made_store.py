@@ -154,9 +154,9 @@ async def _groups(hf: AsyncHoldfast, made: Made) -> None:
     await idle[2].release()
 
 
-def place_of(id16: bytes) -> bytes:
-    """Of a payload that was enqueued whole: the place is its message's id."""
-    return keys.place(keys.parse_id(id16))
+def blob_id_of(id16: bytes) -> bytes:
+    """Return the packed blob id of a payload that was enqueued whole: its message's id."""
+    return keys.pack_blob_id(keys.parse_id(id16))
 
 
 def str_of(id16: bytes) -> str:

@@ -113,7 +113,7 @@ def test_a_wrong_source_or_target_is_refused_and_nothing_is_made(tmp_path: Path)
         ("nothing", "copy", "holds no store"),
         ("full", "copy", "holds no store"),
         ("store", "full", "is not an empty directory"),
-        ("store", "store/copy", "lies inside the store"),
+        ("store", "store/copy", "is inside the store"),
     ):
         with pytest.raises(InvalidArgument, match=said):
             backup(tmp_path / source, tmp_path / target)

@@ -157,11 +157,11 @@ def altered(path: Path, change: dict[str, object] | bytes, name: bytes = b"s") -
     ("change", "said"),
     [
         (b"\xc1", "is damaged"),
-        ({"name": "t"}, "stands under b's'"),
-        ({"cron": "* * * * *"}, "has not just one of a cron line and an interval"),
+        ({"name": "t"}, "is stored under b's'"),
+        ({"cron": "* * * * *"}, "must have either a cron line or an interval"),
         ({"paused": True}, "is paused, but has a next tick"),
         ({"next_at": 1}, "would fire a tick again"),
-        ({"last_id": 1 << 62}, "names a message that was never given an id"),
+        ({"last_id": 1 << 62}, "names a message with an id that was never given"),
     ],
 )
 def test_verify_names_a_schedule_that_is_wrong(tmp_path: Path, change: dict[str, object] | bytes, said: str) -> None:

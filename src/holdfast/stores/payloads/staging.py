@@ -19,7 +19,7 @@ class StageWriter(ABC):
         self.ref = ref
         self.draft = draft
         self.place = place
-        # The pieces written so far, and their bytes.
+        # The number of pieces written so far, and their bytes.
         self.pieces = 0
         self.size = 0
         self._piece_bytes = piece_bytes

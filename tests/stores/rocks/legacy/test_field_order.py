@@ -125,7 +125,7 @@ async def test_a_copy_that_was_begun_with_another_order_is_not_continued(tmp_pat
     make_legacy(path, 20, seed=1, now_s=NOW_S, order="ItemIdContentsKey", is_damaged=False)
     migration = LegacyMigration(path)
     await migration.open()
-    await migration._intake.note(MigrationProgress(begun_at=NOW_S * 1_000))
+    await migration._importer.note(MigrationProgress(begun_at=NOW_S * 1_000))
     await migration.close()
 
     with pytest.raises(StoreUnavailable, match="was begun with fields in the order contents, visibility_ts_index_key"):

@@ -195,7 +195,7 @@ async def test_opened_as_a_store_it_refuses_every_change_and_says_what_to_do(
 ) -> None:
     make_legacy(tmp_path / "old", 5, seed=1, now_s=NOW_S)
     async with holdfast.open_async(str(tmp_path / "old")) as hf:
-        with pytest.raises(InvalidArgument, match=r"is only read: .*holdfast db migrate"):
+        with pytest.raises(InvalidArgument, match=r"opened read-only: .*holdfast db migrate"):
             await change(hf.queue())
 
 

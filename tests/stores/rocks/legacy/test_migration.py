@@ -105,12 +105,12 @@ async def test_a_message_lost_in_the_copy_is_found_out(tmp_path: Path, monkeypat
     make_legacy(path, 300, seed=1, now_s=now_s(), is_damaged=False)
     migration = LegacyMigration(path)
     await migration.open()
-    put = migration._intake.put
+    put = migration._importer.put
 
     async def lose_one(messages, progress, at):  # type: ignore[no-untyped-def]
         await put(messages[1:], progress, at)
 
-    monkeypatch.setattr(migration._intake, "put", lose_one)
+    monkeypatch.setattr(migration._importer, "put", lose_one)
     while await migration.copy_once():
         pass
     with pytest.raises(StoreUnavailable, match="Nothing was removed"):

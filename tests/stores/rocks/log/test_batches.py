@@ -41,7 +41,7 @@ def state_of(hf: Holdfast) -> dict[str, Any]:
     store.shards[0].engine.write()  # type: ignore[attr-defined]
     database = store.shards[0].engine.database  # type: ignore[attr-defined]
     found: dict[str, Any] = items_of(database)
-    for shelf in store.shards[0].catalog._shelves.values():  # type: ignore[attr-defined]
+    for shelf in store.shards[0].catalog._loaded.values():  # type: ignore[attr-defined]
         levels = shelf._in_use()
         found[f"levels of {shelf.row.ref}"] = {level: set(window._live) for level, window in levels.items() if window}
         found[f"leases of {shelf.row.ref}"] = set(shelf._leases._live)

@@ -205,7 +205,7 @@ def test_a_queue_that_is_made_after_a_wait_for_a_checkpoint_is_in_the_shard_of_i
             router = core_of(hf).store._router  # type: ignore[attr-defined]
             for number in range(3):
                 ref = QueueRef("default", f"meanwhile-{waits}-{number}")
-                await (await router.of_new(ref)).directory.create_queue(ref, 0)
+                await (await router.choose(ref)).directory.create_queue(ref, 0)
 
         with monkeypatch.context() as patched:
             patched.setattr(Checkpoints, "is_behind", property(lambda _: waits < 5))

@@ -187,7 +187,7 @@ def test_a_damaged_store_is_refused_and_left_as_it_is(healthy: Made, tmp_path: P
     database.write()
     database.close()
     before = contents(store)
-    with pytest.raises(StoreUnavailable, match="was left as it is"):
+    with pytest.raises(StoreUnavailable, match="was not changed"):
         reshard(store, 4)
     assert contents(store) == before
 

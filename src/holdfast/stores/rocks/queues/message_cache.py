@@ -17,6 +17,8 @@ from holdfast.stores.rocks.queues.stored_message import StoredMessage
 _MAX_CACHED = 50_000
 _MAX_CACHED_BYTES = 64 << 20
 
+# How to change this format: a `StateDocument` is stored as a MessagePack map by field name. A new field needs a
+# default, which documents without it decode to; never rename a field or change its type.
 _encode_state = msgspec.msgpack.Encoder().encode
 _decode_state = msgspec.msgpack.Decoder(StateDocument).decode
 

@@ -24,7 +24,7 @@ from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
 from holdfast.stores.rocks.directory.store_facts import ShardFacts
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.journal.journal import RocksJournal
-from holdfast.stores.rocks.payloads.pieces import in_pieces, with_payload
+from holdfast.stores.rocks.payloads.pieces import load_payload, store_large_payload
 from holdfast.stores.rocks.payloads.staging import RocksStaging
 from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
 from holdfast.stores.rocks.queues.ledgers import LedgerKeys
@@ -208,7 +208,7 @@ class RocksUnits:
         bound = keys.instant(now_ms + 1)
         for priority in queue.priorities():
             while len(taken) < limit and (candidates := queue.pop_due(priority, limit - len(taken), bound)):
-                places = keys.parse_places(candidates)
+                places = keys.parse_instants_and_ids(candidates)
                 entries = self._entries.load(queue, [id for _, id in places])
                 for key, (visible_at, _), entry in zip(candidates, places, entries, strict=True):
                     if entry is None or not queue.is_shown(entry, priority, visible_at):
@@ -302,7 +302,7 @@ class RocksUnits:
         for entry in entries:
             envelope = entry.envelope
             if envelope.pieces is not None and not streams:
-                envelope = with_payload(self._engine, envelope)
+                envelope = load_payload(self._engine, envelope)
             made.append(delivery_of(envelope, entry.life, self._entries.state(queue, entry) if with_state else None))
         return made
 
@@ -415,7 +415,7 @@ class RocksUnits:
             entries.forget(entry)
             queue.drop(entry, is_moved=there is self)
             if there is not self and entry.envelope.pieces is not None:
-                there._staging.take_copy(entry.envelope.pieces)
+                there._staging.attach_copy(entry.envelope.pieces)
             entry.has_life = False
             target.put(entry)
             if entry.has_state:
@@ -470,9 +470,9 @@ class RocksUnits:
         for draft, id in zip(drafts, ids, strict=True):
             envelope = seal(draft, id, now_ms)
             if draft.pieces is not None:
-                self._staging.take(draft.pieces)
+                self._staging.attach(draft.pieces)
             elif len(draft.payload) > PIECES_ABOVE:
-                envelope = in_pieces(self._engine, envelope)
+                envelope = store_large_payload(self._engine, envelope)
             life = first_life(draft, default_ttl_ms, now_ms)
             entry = StoredMessage(queue.p, envelope, life, keys.id_bytes(id), draft.bytes)
             if draft.group is not None:
@@ -517,7 +517,7 @@ class RocksUnits:
     def end_overdue(self, overdue: list[bytes]) -> None:
         """End the TTLs of Ready messages in any queue, by their keys in the index of ends."""
         for key in overdue:
-            queue = self._catalog.of_prefix(key[8:16])
+            queue = self._catalog.find_by_prefix(key[8:16])
             if queue is None:
                 self._heal(self._board.ttls, keys.TTLS, key)
             elif (entry := self._overdue(queue, key)) is not None:
@@ -529,7 +529,7 @@ class RocksUnits:
         ended = 0
         kept = self._board.kept
         while ended < limit and (key := kept.peek()) is not None and keys.parse_instant(key) <= self.now_ms:
-            queue = self._catalog.of_prefix(key[8:16])
+            queue = self._catalog.find_by_prefix(key[8:16])
             entry = None if queue is None else self._entries.get(queue, keys.parse_id(key[16:]))
             if queue is None or entry is None or entry.life.keep_until != keys.parse_instant(key):
                 self._heal(kept, keys.KEPT, key)
