@@ -1,10 +1,10 @@
 """The contract that every store obeys.
 
 A store keeps tenants, queues, messages, schedules, claim ledgers and the journal. It moves each message along
-`model.rules.lifecycle.TRANSITIONS` and changes nothing else. To write a new store, implement `Store` and its four parts
-(`QueueDirectory`, `ScheduleStore`, `LedgerStore`, `PayloadStore`). A store that also implements `stores.unit.Units`
-gets enqueueing, claims, verdicts, bulk verbs, ledgers and sweeps from `stores/logic/`. `holdfast.testing.laws` checks
-any store against this contract.
+`model.rules.lifecycle.TRANSITIONS`, and changes its state in no other way. To write a new store, implement `Store` and
+its four parts (`QueueDirectory`, `ScheduleStore`, `LedgerStore`, `PayloadStore`). A store that also implements
+`stores.unit.Units` gets enqueueing, claims, verdicts, bulk verbs, ledgers and sweeps from `stores/logic/`.
+`holdfast.testing.laws` checks any store against this contract.
 
 Rules for every method that changes something, of the store and of its parts:
 
@@ -17,7 +17,8 @@ Rules for every method that changes something, of the store and of its parts:
 - **In the journal.** Each transition appends its event in the same atomic step.
 - **Announced.** After the change, the store calls the `Listener` with each queue on which a claim may now find more,
   and from when. It calls only for changes that took effect, and it calls even if the caller was cancelled while it
-  waited. `claim` is exempt: its result says when to claim again.
+  waited. `claim` is exempt: its result says when to claim again. In the same way the store reports the next instant at
+  which a sweep or a schedule is due.
 
 Time arrives as `now_ms`, milliseconds since the Unix epoch, and randomness as `Dice`: a store that one process owns
 reads no clock. A store that several processes share uses its database's clock inside its own statements. A call may

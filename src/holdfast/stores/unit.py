@@ -114,8 +114,7 @@ class ChangeUnit(Protocol[Q, E]):
     # --- Changing messages -----------------------------------------------------------------------------------
 
     def apply(self, queue: Q, changes: Sequence[tuple[E, Change]], *, by_time: bool = False) -> None:
-        """Apply one change to each message: change its life, its index entries and its queue's counts, and append its
-        event to the journal.
+        """Apply one change to each message: to its life, its index entries, its queue's counts and the journal.
 
         `changes` names each message once. Afterwards `entry.life` is the new life, unless the message is gone. With
         `by_time`, the clock alone causes the changes and would cause them again after a crash. A store may then let
@@ -160,8 +159,9 @@ class Unit(ChangeUnit[Q, E], Protocol[Q, E]):
         out."""
 
     async def take_due(self, queue: Q, limits: list[int]) -> list[list[E]]:
-        """Return one batch of due messages for each number in `limits`, with at most that many messages. This step
-        claims them. They are in the order of delivery: priority, visible time, id. No message is returned twice.
+        """Return one batch of due messages for each limit in `limits`, for this step to claim.
+
+        The messages are in the order of delivery: priority, visible time, id. No message is returned twice.
 
         A group gives its oldest messages in order of id, up to the first that is not due, to one batch only; it gives
         none while one of its messages is in flight. Messages whose TTL has ended are left out; a store may end them
@@ -194,11 +194,11 @@ class Unit(ChangeUnit[Q, E], Protocol[Q, E]):
     # --- New messages ----------------------------------------------------------------------------------------
 
     async def known_keys(self, queue: Q, drafts: list[Draft], firsts: Mapping[str, int]) -> dict[str, Enqueued]:
-        """Return, by idempotency key, the earlier message of each key that the queue has seen within its deduplication
-        window, marked as a duplicate.
+        """Return the earlier message of each idempotency key that the queue has seen, by key, marked as a duplicate.
 
-        `drafts` has all drafts of the step; `firsts` has the index in it of the first draft with each key. PostgreSQL
-        reserves the other keys here, so that a concurrent call waits; `add` then uses the ids that it assigned."""
+        A key counts as seen during the queue's deduplication window. `drafts` has all drafts of the step; `firsts` has
+        the index in it of the first draft with each key. PostgreSQL reserves the other keys here, so that a concurrent
+        call waits; `add` then uses the ids that it assigned."""
 
     async def add(self, queue: Q, drafts: list[Draft], reason: str | None) -> Sequence[int]:
         """Add a new message for each draft, and return the ids of the messages.

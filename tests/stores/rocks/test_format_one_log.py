@@ -36,13 +36,13 @@ def killed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its log is so short that every bit of it can be tried."""
+    """Return a store whose log is so short that every bit of it can be flipped."""
     return kill_format_one(tmp_path_factory.mktemp("small"), [b"%04d" % number for number in range(SMALL)])
 
 
 @pytest.fixture(scope="module")
 def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its log has several blocks; some batches lie in two of them, one in three."""
+    """Return a store whose log has several blocks; some batches span two of them, one spans three."""
     sizes = [300, 20_000, 300, 300, 15_000, 40_000, 300, 300, 9_000, 300]
     return kill_format_one(tmp_path_factory.mktemp("long"), [b"%04d" % n * (size // 4) for n, size in enumerate(sizes)])
 
@@ -71,7 +71,7 @@ def check_refused(store: Path, *, says: str = "restore a backup") -> StoreUnavai
 
 
 class Flipper:
-    """Flips bits of a store's log one at a time, and opens it each time, in another process."""
+    """A process that flips bits of a store's log one at a time, and opens the store each time."""
 
     def __init__(self, store: Path, place: Path) -> None:
         place.mkdir()
@@ -105,13 +105,13 @@ def flippers(tmp_path: Path) -> Iterator[list[Flipper]]:
 
 
 def padding_of(log: Path) -> set[int]:
-    """What is left at the end of a block when no header fits in."""
+    """Return the offsets of the unused bytes at the ends of blocks, where no header fits."""
     covered = {at for start, length in records_of(log) for at in range(start, start + length)}
     return set(range(log.stat().st_size)) - covered
 
 
 def check_flips(flipper: Flipper, store: Path, messages: int, flips: Iterable[tuple[int, int]]) -> None:
-    """One flipped bit of a record always stops the opening, by an error that is named and with nothing changed."""
+    """One flipped bit in a record always makes opening fail with a named error, and nothing is changed."""
     padding = padding_of(log_of(store))
     for at, bit in flips:
         came_of_it = flipper.open_with(at, bit)
@@ -241,7 +241,7 @@ def test_a_store_whose_log_was_cut_anywhere_in_its_last_record_opens_with_the_ot
 
 
 def test_a_torn_tail_of_the_log_costs_the_last_record_alone(tmp_path: Path, killed_store: Path) -> None:
-    """Cut anywhere within it: the write that was under way when the power went."""
+    """The last record may be cut at any byte, as by a power cut during its write."""
     start, length = records_of(log_of(killed_store))[-1]
     for size in (1, 6, 7, 8, length // 2, length - 1, length):
         store = copy_store(killed_store, tmp_path / str(size))
@@ -295,7 +295,7 @@ def test_a_payload_that_holds_a_log_is_not_taken_for_records(tmp_path: Path, kil
 
 
 def split(store: Path, at: int, missing: int = 0) -> Path:
-    """As if another log had been begun there. The first loses its last bytes."""
+    """Split the log into two there, and remove the last bytes of the first."""
     log = log_of(store)
     raw = log.read_bytes()
     log.write_bytes(raw[: at - missing])
@@ -343,7 +343,7 @@ def test_an_empty_log_behind_a_torn_one_is_what_a_kill_while_opening_leaves(tmp_
 
 
 def test_of_a_long_log_the_headers_are_read_and_the_checksums_of_its_last_block_alone(tmp_path: Path) -> None:
-    """RocksDB compares the others when it replays them. Here none is right."""
+    """RocksDB checks the other checksums when it replays the records. Here none is right."""
     raw = bytearray()
     while len(raw) < (9 << 20) + 5_000:
         left = BLOCK - len(raw) % BLOCK

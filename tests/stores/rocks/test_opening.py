@@ -1,4 +1,4 @@
-"""Opening a directory: each way in which it can be wrong is a named error that says what to do, and changes nothing."""
+"""Opening a wrong or damaged directory fails with a named error that says what to do, and changes nothing."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def fill(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Closed in order, its messages in sorted files."""
+    """Return a store that was closed cleanly, with its messages in sorted files."""
     path = tmp_path_factory.mktemp("closed") / "store"
     fill(path)
     return path
@@ -54,7 +54,7 @@ def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has tmp_path/store open."""
+    """Run another process that has tmp_path/store open."""
     process = subprocess.Popen(
         [sys.executable, "-c", KEEPER, str(tmp_path / "store")],
         cwd=ROOT,
@@ -159,7 +159,7 @@ def test_a_store_in_use_by_this_process_is_refused_too(tmp_path: Path) -> None:
 
 
 def test_closing_lets_the_same_process_open_again_at_once(tmp_path: Path) -> None:
-    """Whatever the program still holds: the closed queue, messages, errors."""
+    """References to the closed queue, to messages or to errors do not keep the directory locked."""
     held: list[object] = []
     for number in range(3):
         hf = open_store(tmp_path / "store")
@@ -233,7 +233,7 @@ def test_a_store_whose_first_opening_was_killed_opens(tmp_path: Path, script: st
 
 
 def check_damage_is_named(store: Path) -> None:
-    """At the opening or at a read; if neither notices, nothing is missing and nothing is wrong."""
+    """Opening or reading fails; if neither does, no message is missing or wrong."""
     said = "nothing: restore"
     try:
         assert read_all(store) == [payload(number) for number in range(MESSAGES)]
@@ -295,7 +295,7 @@ def test_a_damaged_store_in_a_directory_named_lock_is_not_in_use(tmp_path: Path,
 
 
 def test_a_store_that_could_not_be_opened_opens_once_it_is_mended(tmp_path: Path, closed_store: Path) -> None:
-    """The failed opening keeps no lock, though the program keeps its error."""
+    """A failed opening keeps no lock, even while the program keeps a reference to its error."""
     errors = []
     for file in sorted((closed_store / "db").glob("*.sst")):
         store = copy_store(closed_store, tmp_path / file.stem)

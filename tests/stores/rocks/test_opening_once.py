@@ -1,4 +1,4 @@
-"""One directory is opened once, whatever the spelling of its path (SPEC 4.6, 4.9)."""
+"""A directory is opened only once, by whatever path (SPEC 4.6, 4.9)."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ PATIENCE_S = 30
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with links that lead to the store in it."""
+    """Change to a working directory with links to the store."""
     monkeypatch.chdir(tmp_path)
     spellings(tmp_path)
     return tmp_path
@@ -51,7 +51,7 @@ def test_a_store_opened_under_another_spelling_is_refused(place: Path, first: in
 
 
 def test_a_store_opened_through_a_bind_mount_is_refused(place: Path) -> None:
-    """Needs the right to mount, as the tests of a full disk do."""
+    """This needs the right to mount, like the tests of a full disk."""
     holdfast.open(STORE).close()
     (place / "mounted").mkdir()
     subprocess.run(["mount", "--bind", STORE, "mounted"], check=True, timeout=PATIENCE_S)
@@ -65,7 +65,7 @@ def test_a_store_opened_through_a_bind_mount_is_refused(place: Path) -> None:
 
 
 def test_a_refused_opening_does_not_let_another_process_in(place: Path) -> None:
-    """A refused opening must not free what keeps other processes out."""
+    """A refused opening must not release the lock that excludes other processes."""
     other = [sys.executable, "-c", "import holdfast, sys; holdfast.open(sys.argv[1])", str(place / STORE)]
     with holdfast.open(STORE) as hf:
         refuse_all(place)
@@ -77,7 +77,7 @@ def test_a_refused_opening_does_not_let_another_process_in(place: Path) -> None:
 def test_a_refused_opening_without_a_boot_id_does_not_let_another_process_in(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing tells a power cut from a kill, RocksDB's own lock was taken and freed by every opening."""
+    """Without a boot id to tell a power cut from a kill, every opening took and released RocksDB's own lock."""
     monkeypatch.setattr("holdfast.stores.rocks.recovery.marker.boot_id", lambda: None)
     test_a_refused_opening_does_not_let_another_process_in(place)
 
@@ -122,7 +122,7 @@ def test_a_store_that_another_opening_makes_meanwhile_is_not_taken_for_a_foreign
 
 
 def test_a_lock_of_the_callers_own_outlives_the_database(tmp_path: Path) -> None:
-    """So a store may close and reopen RocksDB without letting anybody in between."""
+    """So a store can close and reopen RocksDB without releasing its directory."""
     lock = lock_directory(tmp_path)
     for _ in range(2):
         Database(tmp_path, lock=lock).close()
@@ -133,7 +133,7 @@ def test_a_lock_of_the_callers_own_outlives_the_database(tmp_path: Path) -> None
 
 
 def test_a_lock_is_free_once_released_though_a_copy_of_its_descriptor_is_open(tmp_path: Path) -> None:
-    """A child that is about to start another program has one for a moment."""
+    """A forked child has a copy of the descriptor until it starts another program."""
     lock = lock_directory(tmp_path)
     copy = os.dup(lock._descriptor)
     lock.release()
@@ -196,7 +196,7 @@ def test_a_bucket_on_disk_is_the_same_bucket_under_every_spelling(place: Path) -
 
 
 def test_a_bucket_on_disk_is_found_as_the_system_follows_its_path(place: Path) -> None:
-    """`beyond/..` is the parent of what the link leads to, not of the link."""
+    """`beyond/..` is the parent of the link's target, not of the link."""
     (place / "far" / "away").mkdir(parents=True)
     (place / "beyond").symlink_to("far/away")
     with holdfast.open(f"file://{place}/beyond/../bucket", durability="os") as hf:

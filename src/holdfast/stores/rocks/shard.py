@@ -111,7 +111,7 @@ class Shard:
         self.schedules.load()
 
     def close(self) -> None:
-        """Drop the references to the database, so that it can be closed."""
+        """Drop the references to loaded queues, which refer to the database, so that it can be closed."""
         self.publisher.close()
 
     def _make_queue_state(self, row: QueueRow, counters: Counters, totals: Totals) -> QueueState:

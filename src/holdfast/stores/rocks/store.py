@@ -228,8 +228,7 @@ class RocksStore:
             engine.close(failure)
 
     def _drop_parts(self, failure: StoreUnavailable | None = None) -> None:
-        """Drop every part that refers to a database, because RocksDB keeps its directory locked while a reference
-        exists.
+        """Drop every part that refers to a database: RocksDB locks its directory while a reference exists.
 
         Later calls raise `failure`, or the error of a closed store, before they need a dropped part.
         """
@@ -256,10 +255,9 @@ class RocksStore:
         self._listener.stopped()
 
     async def _reopen(self) -> None:
-        """Open the databases again and read everything from disk, because memory may have changes that the disk has
-        lost.
+        """Open the databases again, and read everything from disk.
 
-        Until the end, calls raise the error of the stop.
+        Memory may have changes that the disk has lost. Until the end, calls raise the error of the stop.
         """
         failure = self._engine.failure
         if self.databases:

@@ -1,4 +1,4 @@
-"""Desks by how their store ends: `desk` in both ways, the others in the one that names them."""
+"""Fixtures with a `Desk`: `desk` once closes and once kills its store, the others do what their names say."""
 
 from collections.abc import Iterator
 from pathlib import Path

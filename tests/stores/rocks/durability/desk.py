@@ -1,4 +1,4 @@
-"""A store on disk that a test ends and opens again."""
+"""A store on disk that a test closes or kills, and opens again."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ LARGE = (1 << 20) + 300_001
 
 
 class Desk:
-    """One store that a test opens again and again, on one clock: closed in order, or left as a kill leaves it."""
+    """A store that a test opens repeatedly, on one clock. It is closed in between, or left as a kill leaves it."""
 
     def __init__(self, directory: Path, ends: str) -> None:
         self.clock = ManualClock()
@@ -29,7 +29,7 @@ class Desk:
         return hf
 
     def reopen(self, **options: Any) -> Holdfast:
-        """End what is open, check what it left, and open that."""
+        """Close or kill the open store, verify its files, and open it again."""
         [hf] = self._opened
         if self._ends == "closed":
             hf.close()

@@ -1,4 +1,4 @@
-"""A crash at every write, and a closing after which no log is needed."""
+"""A crash after every write, and a clean close after which the log is not needed."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.stores.rocks.durability.desk import DAY_MS, LARGE
 
 
 def test_whatever_write_is_the_last_one_the_store_is_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill leaves what was written up to some write: after each of them, every invariant holds."""
+    """A kill leaves all writes up to one of them. Whichever it is, every invariant holds."""
     copies: list[Path] = []
     write = Database.write
     is_copying = True
@@ -73,7 +73,7 @@ def _use(hf: Holdfast, clock: ManualClock) -> None:
 
 
 def _let_time_pass(hf: Holdfast, clock: ManualClock) -> None:
-    """First of all in queues that were not touched since the opening."""
+    """This holds in particular for queues that were not used since the store was opened."""
     for step_ms in (30_000, 30_000, 60_000, DAY_MS, 2 * WEEK_MS):
         clock.step_to(clock.now_ms() + step_ms)
         sweep(hf)

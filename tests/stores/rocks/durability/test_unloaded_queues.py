@@ -1,4 +1,4 @@
-"""A store opens without loading its queues, and everything that concerns all of them holds for those on disk too."""
+"""A store opens without loading its queues, and operations on all queues include those that are only on disk."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def reopen(desk: Desk) -> Holdfast:
 
 @pytest.fixture(autouse=True)
 def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every shard counts the queues that it loads or makes."""
+    """Count the queues that each shard loads or creates."""
     make_queue_state = Shard._make_queue_state
 
     def counting(shard: Shard, *parts: Any) -> QueueState:
@@ -38,7 +38,7 @@ def loaded(hf: Holdfast) -> int:
 
 
 def rows(hf: Holdfast, tenant: str) -> dict[str, int]:
-    """The numbers of the tenant's queues, by their names."""
+    """Return the queue_ids of the tenant's queues, by name."""
     found = hf._driver.run(core_of(hf).store.directory.list_queues(tenant))
     return {row.ref.queue: row.queue_id for row in found}
 
@@ -80,7 +80,7 @@ def test_looking_for_a_queue_that_does_not_exist_loads_and_keeps_nothing(desk: D
         assert hf.queue("other").claim(1) == []
         assert hf.queue("mail", tenant="nobody").claim(1) == []
     assert loaded(hf) == 0
-    assert core_of(hf).store.shards[0].catalog._loaded == {}  # type: ignore[attr-defined]
+    assert core_of(hf).store.shards[0].catalog._loaded == {}  # type: ignore[attr-defined]  # `core_of` has any store
 
 
 def test_a_peek_and_the_counts_of_a_queue_that_was_just_loaded_are_complete(desk: Desk) -> None:

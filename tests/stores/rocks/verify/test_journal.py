@@ -1,4 +1,4 @@
-"""What `verify` finds wrong in a journal, and what it says of a whole store."""
+"""The violations that `verify` finds in a journal, and its report of a whole store."""
 
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def test_an_event_of_no_known_queue_or_kind_is_named(made: Made, column: int, va
 
 
 def _forget_message(damager: Damager, name: str) -> None:
-    """Take every trace of a message of `jobs` but its events."""
+    """Delete every key of a message of `jobs`, but not its events."""
     spaces = [(family, JOBS) for family in (M, VI, LI, LE)]
     spaces += [(IX, space) for space in (*keys.PER_QUEUE_SPACES, keys.TTLS, keys.KEPT)]
     for family, space in spaces:

@@ -23,7 +23,7 @@ _PAIR = struct.Struct(">QQ")
 # By how much versions rise after an unclean shutdown: more claims of one message than a power cut can undo.
 _JUMP = 1 << 20
 # Ids are reserved in blocks of this many milliseconds, so that not every commit must write the highest id. After an
-# unclean shutdown, ids continue behind the reserved block, so they may be ahead of the clock by this much.
+# unclean shutdown, ids continue behind the reserved block, so they may be ahead of the clock by at most this much.
 _BLOCK_MS = 1_000
 
 

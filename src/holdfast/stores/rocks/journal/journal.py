@@ -66,7 +66,7 @@ class RocksJournal:
         self._durable = self._next - 1
         # Blocks that are written but not known to be on disk: the number of the frame, and of the last event in it.
         self._unsynced: deque[tuple[int, int]] = deque()
-        # The key to search the oldest block from: a search from 0 would pass the tombstones of all trimmed blocks.
+        # The key to search the oldest block from: a search from 0 would walk over all trimmed blocks.
         self._oldest = keys.instant(0)
 
     def append(

@@ -14,8 +14,7 @@ LEASES = b"leases/"
 LEASE_EXPIRY = b"lease_expiry/"
 
 _INSTANT = 8
-# A key with this time or a later one is invalid: it is not a plausible time, and in milliseconds it could exceed 64
-# bits.
+# Times from here on are invalid: they do not fit into milliseconds.
 LATEST_S = 1 << 43
 
 

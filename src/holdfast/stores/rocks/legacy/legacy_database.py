@@ -8,10 +8,8 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from rocksdict import AccessType, Options, Rdict, RdictIter, ReadOptions
 
@@ -19,6 +17,7 @@ from holdfast.forking import listen_for_forks
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.rocks.engine.forks import never_free
+from holdfast.stores.rocks.legacy.entries import LegacyMessage, LegacyPosition, Oddity, OddityKind
 from holdfast.stores.rocks.legacy.field_order import FieldOrder, Fields, choose_order
 from holdfast.stores.rocks.legacy.files import LegacyFiles, is_legacy, lock_legacy
 from holdfast.stores.rocks.legacy.keys import (
@@ -41,57 +40,6 @@ from holdfast.stores.rocks.legacy.values import (
 )
 
 _log = logging.getLogger("holdfast")
-
-
-class OddityKind(StrEnum):
-    """The reason why a key is not counted as a message."""
-
-    # The migration keeps the keys and values of the first three kinds in a file.
-    UNREADABLE = "unreadable"
-    UNKNOWN = "unknown key"
-    # A second copy of a message that is both ready and in progress.
-    TWIN = "in both states"
-    STALE_INDEX = "index without a message"
-    STALE_LEASE = "lease without a message"
-
-
-class LegacyMessage(NamedTuple):
-    """A message. `lease_expires_at` is the end of its lease; None: it is not under a lease."""
-
-    id: bytes
-    payload: bytes
-    visible_at: int
-    lease_expires_at: int | None
-
-    def is_held(self, now_ms: int) -> bool:
-        """Return whether it is in flight: under a lease that has not ended."""
-        return self.lease_expires_at is not None and self.lease_expires_at > now_ms
-
-    def ready_at(self) -> int:
-        """Return the instant from which it can be claimed: its visible time or the end of its lease, if that is
-        later."""
-        return max(self.visible_at, self.lease_expires_at or 0)
-
-
-class Oddity(NamedTuple):
-    """A key that is not counted as a message, with the reason."""
-
-    kind: OddityKind
-    key: bytes
-    value: bytes
-    why: str
-
-    @property
-    def is_unreadable(self) -> bool:
-        """Return whether it may still be a message: a damaged one, or one of another layout."""
-        return self.kind in (OddityKind.UNREADABLE, OddityKind.UNKNOWN)
-
-
-class LegacyPosition(NamedTuple):
-    """The last key that was read, and its column family. Families are read in the order of their names."""
-
-    family: str
-    key: bytes
 
 
 class LegacyDatabase:
@@ -307,10 +255,10 @@ class LegacyDatabase:
         return None
 
     def leases(self) -> dict[bytes, int]:
-        """Return the end of the lease of each message under a lease, in milliseconds. If a message has several leases,
-        the last end counts.
+        """Return the end of the lease of each message under a lease, in milliseconds.
 
-        This is kept in memory, because far fewer messages are in flight than ready.
+        If a message has several leases, the last end counts. The result is kept in memory, because far fewer messages
+        are in flight than ready.
         """
         if self._leases is not None:
             return self._leases

@@ -28,7 +28,8 @@ from holdfast.stores.contract import (
     Swept,
 )
 from holdfast.stores.logic.results import no_such_queue
-from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase, LegacyMessage
+from holdfast.stores.rocks.legacy.entries import LegacyMessage
+from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase
 from holdfast.stores.rocks.legacy.message_import import LEGACY_ID, LEGACY_QUEUE, own_id
 from holdfast.stores.rocks.legacy.store_parts import LegacyDirectory, LegacyLedgers, LegacyPayloads, LegacySchedules
 from holdfast.telemetry.figures import Figures

@@ -20,7 +20,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.legacy.legacy_database import LegacyMessage, LegacyPosition
+from holdfast.stores.rocks.legacy.entries import LegacyMessage, LegacyPosition
 from holdfast.stores.rocks.payloads.pieces import store_large_payload
 from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
@@ -77,7 +77,8 @@ class LegacyImport:
     async def _put(self, unit: RocksUnits, messages: Sequence[LegacyMessage], progress: MigrationProgress) -> None:
         queue = await unit.find(LEGACY_QUEUE) or await unit.create(LEGACY_QUEUE)
         engine, facts = self._store.shards[0].engine, self._store.shards[0].facts
-        engine.is_mid_change = True  # from here on, no other step may run
+        # From here on nothing may be read: a read would first write the open commit, with half of this change.
+        engine.is_mid_change = True
         own = [own_id(message.id) for message in messages]
         facts.skip_ids(max((id for id in own if id is not None), default=0))
         fresh = iter(facts.take_ids(own.count(None), unit.now_ms))

@@ -22,19 +22,17 @@ from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.dice import Dice, SystemDice
-from holdfast.model.answers import Found
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.model.message import State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import EVERYTHING
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.file_sync import sync_directory, sync_file
 from holdfast.stores.rocks.engine.engine import Durability
+from holdfast.stores.rocks.legacy.entries import LegacyMessage, Oddity, OddityKind
 from holdfast.stores.rocks.legacy.files import is_database_file, is_legacy, lock_legacy
-from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase, LegacyMessage, Oddity, OddityKind
-from holdfast.stores.rocks.legacy.message_import import LEGACY_QUEUE, LegacyImport, MigrationProgress, old_id
-from holdfast.stores.rocks.legacy.survey import Sum, SumBuilder, Survey, require_readable, survey
+from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase
+from holdfast.stores.rocks.legacy.message_import import LegacyImport, MigrationProgress
+from holdfast.stores.rocks.legacy.survey import Survey, require_readable, sum_store, survey
 from holdfast.stores.rocks.recovery.marker import MARKER
 from holdfast.stores.rocks.recovery.opening import DATABASE
 from holdfast.stores.rocks.store import RocksStore
@@ -195,7 +193,7 @@ class LegacyMigration:
         legacy, store = self._opened()
         old = survey(legacy, self.progress.begun_at, progress)
         self._require_readable(old)
-        copied = await _sum_store(store, self._clock.now_ms(), progress)
+        copied = await sum_store(store, self._clock.now_ms(), progress)
         if old.sum != copied:
             raise StoreUnavailable(
                 f"the copy in {self.path / NEW} differs from {self.path}: the copy has {copied}, the old database "
@@ -355,33 +353,6 @@ async def _migrate(path: str, migration: LegacyMigration, report: ReportStage, s
         oddities=found.oddities,
         kept=None if kept is None else str(kept),
     )
-
-
-# --- The contents of the copy and of the file of kept keys ---------------------------------------------------------
-
-
-async def _sum_store(store: RocksStore, now_ms: int, progress: Callable[[int], None]) -> Sum:
-    messages, after = SumBuilder(), None
-    if await store.directory.find_queue(LEGACY_QUEUE) is None:
-        return messages.sum
-    while True:
-        listing = await store.browse(LEGACY_QUEUE, None, EVERYTHING, after, STEP, now_ms)
-        for found in listing.found:
-            id = old_id(found.envelope.id, found.envelope.headers)
-            is_held = found.life.state is State.IN_FLIGHT
-            messages.add(id, await _payload_of(store, found), is_held=is_held)
-        progress(messages.sum.messages)
-        after = listing.after
-        if after is None:
-            return messages.sum
-
-
-async def _payload_of(store: RocksStore, found: Found) -> bytes:
-    envelope = found.envelope
-    if envelope.pieces is None:
-        return envelope.payload
-    reader = await store.payloads.read(LEGACY_QUEUE, envelope.id, envelope.pieces)
-    return b"".join([part async for part in reader])
 
 
 def _line_of(oddity: Oddity) -> dict[str, str]:

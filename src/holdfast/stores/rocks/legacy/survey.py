@@ -1,5 +1,4 @@
-"""The survey of a legacy database: its messages by state, a hash of their contents, and the keys that are not
-messages."""
+"""The contents of a legacy database and of its copy: messages by state, a hash of them, and other keys."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,8 +6,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.model.answers import Found
 from holdfast.model.errors import InvalidArgument
-from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase, LegacyMessage, Oddity
+from holdfast.model.message import State
+from holdfast.model.requests import EVERYTHING
+from holdfast.stores.rocks.legacy.entries import LegacyMessage, Oddity
+from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase
+from holdfast.stores.rocks.legacy.message_import import LEGACY_QUEUE, old_id
+from holdfast.stores.rocks.store import RocksStore
 
 _EXAMPLES = 5
 _SHOWN_KEY_BYTES = 60
@@ -79,6 +84,31 @@ def survey(database: LegacyDatabase, now_ms: int, progress: Callable[[int], None
             if found.is_unreadable and len(examples) < _EXAMPLES:
                 examples.append(_described(found))
     return Survey(database.path, str(database.order), messages.sum, dict(oddities), unreadable, examples)
+
+
+async def sum_store(store: RocksStore, now_ms: int, progress: Callable[[int], None]) -> Sum:
+    """Return the sum of all messages that were imported into the store, under their old ids."""
+    messages, after = SumBuilder(), None
+    if await store.directory.find_queue(LEGACY_QUEUE) is None:
+        return messages.sum
+    while True:
+        listing = await store.browse(LEGACY_QUEUE, None, EVERYTHING, after, _STEP, now_ms)
+        for found in listing.found:
+            id = old_id(found.envelope.id, found.envelope.headers)
+            is_held = found.life.state is State.IN_FLIGHT
+            messages.add(id, await _payload_of(store, found), is_held=is_held)
+        progress(messages.sum.messages)
+        after = listing.after
+        if after is None:
+            return messages.sum
+
+
+async def _payload_of(store: RocksStore, found: Found) -> bytes:
+    envelope = found.envelope
+    if envelope.pieces is None:
+        return envelope.payload
+    reader = await store.payloads.read(LEGACY_QUEUE, envelope.id, envelope.pieces)
+    return b"".join([part async for part in reader])
 
 
 def require_readable(found: Survey, accepted: int, what_then: str) -> None:

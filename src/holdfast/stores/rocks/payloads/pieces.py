@@ -75,7 +75,7 @@ class RocksPieceCursor:
         if checker.is_at_end:
             return None
         if not self._is_written:
-            self._engine.write()  # the message may be in the open commit, which reads do not see
+            self._engine.write()  # the payload may still be in the open commit
             self._is_written = True
         key = piece_key(self._pieces.place, checker.number)
         self.has_failed = True
