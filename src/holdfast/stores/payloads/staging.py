@@ -18,6 +18,7 @@ class StageWriter(ABC):
         """`piece_bytes` is the size of every piece but the last."""
         self.ref = ref
         self.draft = draft
+        # The blob id, as in `Pieces.place`.
         self.place = place
         # The number of pieces written so far, and their bytes.
         self.pieces = 0
