@@ -1,4 +1,4 @@
-"""What the laws are asked of through a door: a memory store behind it, asked by the client."""
+"""The subject of the laws behind a door: a memory store, called by the client through that door."""
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -23,7 +23,7 @@ class Served(Protocol):
 
 
 class ServedSubject:
-    """`serve` opens the door, on the test's clock.
+    """`serve` opens the door on the test's clock.
 
     The client has no clock of its own to move: a waiting claim is one request, so that its wait is the server's to
     end. Refusals to ask again later are raised at once: no time passes that would change them.

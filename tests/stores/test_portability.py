@@ -23,7 +23,7 @@ FULL_SYNC = 51
 
 @pytest.fixture
 def full_syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A system with F_FULLFSYNC, without fdatasync and posix_fallocate. Which files were synced in full."""
+    """Simulate a system with F_FULLFSYNC but without fdatasync and posix_fallocate. Return the files synced in full."""
     synced: list[int] = []
     call = fcntl.fcntl
 
@@ -116,7 +116,7 @@ def test_a_process_is_known_by_its_number_on_every_system() -> None:
 
 
 class FakeLibrary:
-    """Answer like macOS's C library, for a value that it has or lacks."""
+    """A fake of macOS's C library that has or lacks a system value."""
 
     def __init__(self, value: bytes | None) -> None:
         self._value = value

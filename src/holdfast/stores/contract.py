@@ -1,25 +1,31 @@
-"""The laws every store keeps.
+"""The contract that every store obeys.
 
-A store holds messages and their states, and moves them along `TRANSITIONS` of `model/rules/transitions.py`, nothing
-else. For every method that changes something:
+A store keeps tenants, queues, messages, schedules, claim ledgers and the journal. It moves each message along
+`model.rules.transitions.TRANSITIONS`, and changes its state in no other way. To write a new store, implement `Store`
+and its four parts (`QueueDirectory`, `ScheduleStore`, `LedgerStore`, `PayloadStore`). A store that also implements
+`stores.unit.Units` gets enqueueing, claims, verdicts, bulk verbs, ledgers and sweeps from `stores/logic/`.
+`holdfast.testing.laws` checks any store against this contract.
 
-- **One call, one atomic step.** All of it happens or none. Of any number of concurrent claims exactly one gets a
-  message. What is refused changes nothing and writes nothing; so does a claim that finds nothing.
-- **Durable before it returns**, but for a `claim` without a ledger and the `EXTEND` verdict: a power cut may undo
-  those, and the message is then delivered again, under a higher version.
-- **Fenced.** A verdict holds only with the receipt of the current, unexpired lease (`lifecycle.holds`), whether or not
-  a sweep has run since that lease ended.
-- **In the journal.** Each transition appends its event in the same step.
-- **Told.** After the step, and only if it holds, the listener hears what may now be claimed and from when, even if
-  the caller was cancelled while waiting. (Not so by `claim`, whose answer says it.)
+Rules for every method that changes something, of the store and of its parts:
 
-Time comes in as `now_ms` and randomness as `Dice`; no store reads a clock. A store may take longer than its caller is
-willing to wait: a cancelled call is carried out or not, wholly.
+- **Atomic.** The whole call takes effect, or none of it. A call that raises has changed nothing and written nothing;
+  so has a claim that finds nothing. Of any number of concurrent claims, exactly one gets a message.
+- **Durable.** The change is on disk before the method returns. Two changes are exempt: a claim without a ledger, and
+  the verdict `EXTEND`. A power cut may undo these two; the message is then delivered again, under a higher version.
+- **Fenced.** A verdict takes effect only with the receipt of the message's current, unexpired lease
+  (`lifecycle.holds`), whether or not a sweep has run since the lease ended.
+- **In the journal.** Each transition appends its event in the same atomic step.
+- **Announced.** After the change, the store calls the `Listener` with each queue on which a claim may now find more,
+  and from when. It calls only for changes that took effect, and it calls even if the caller was cancelled while it
+  waited. `claim` is exempt: its result says when to claim again. In the same way the store reports the next instant at
+  which a sweep or a schedule is due.
 
-The store knows the policy of each queue, for it must return expired leases by itself.
+Time arrives as `now_ms`, milliseconds since the Unix epoch, and randomness as `Dice`: a store that one process owns
+reads no clock. A store that several processes share uses its database's clock inside its own statements. A call may
+take longer than its caller waits; the change of a cancelled call takes effect either completely or not at all.
 
-A store is a `Store` and has four parts: `QueueDirectory`, `ScheduleStore`, `LedgerStore` and `PayloadStore`. These laws
-hold for the methods of the parts too. `holdfast.testing.laws` runs them against any store.
+Any method may raise `StoreUnavailable`, which callers retry. Docstrings name only the other errors. The store knows
+each queue's policy, because it returns expired leases without being asked.
 """
 
 from collections.abc import Mapping
@@ -37,144 +43,173 @@ from holdfast.model.schedules import Schedule, Tick
 from holdfast.runtime import Runtime
 from holdfast.telemetry.figures import Figures
 
-# Events that one reading of the journal looks at. No smaller than the longest page: a page of all tenants is full.
+# Maximum number of events that one call of `Store.journal` examines. It is not below the largest `limit`, so that a
+# page of all tenants is always full.
 JOURNAL_STEP = 10_000
 
 
 class Listener(Protocol):
-    """Who is told what a store's changes make possible. Called in the store's own steps: it must not call back."""
+    """The part of the dispatcher that a store notifies of its changes.
+
+    A store calls these methods in the middle of its own steps, so they must return at once and must not call the store.
+    """
 
     def is_waited_for(self, ref: QueueRef) -> bool:
-        """Whether `ready` would interest anybody now: saves the store from working it out."""
+        """Return whether a claim is waiting on the queue. If not, the store may skip `ready` and the work of finding
+        `at_ms`."""
 
     def ready(self, ref: QueueRef, at_ms: int) -> None:
-        """From `at_ms` on, a claim on this queue may find something it would not have found before."""
-
-    def stopped(self) -> None:
-        """Every call is refused from now on: waiting claims are to ask once more, and be refused."""
-
-    def reopened(self) -> None:
-        """A stopped store takes calls again. It has read everything from disk: calls that failed when it stopped may
-        have been carried out, so rows read before may have changed."""
-
-    def lost(self, why: str) -> None:
-        """A stopped store can never be used again in this process."""
+        """Note that from `at_ms` on, a claim on the queue may find a message that an earlier claim would not have
+        found."""
 
     def deadline(self, at_ms: int) -> None:
-        """From `at_ms` on, a sweep has something to do."""
+        """Note that from `at_ms` on, `Store.sweep` has work to do."""
 
     def scheduled(self, at_ms: int) -> None:
-        """From `at_ms` on, a schedule is due."""
+        """Note that from `at_ms` on, `ScheduleStore.due` returns a schedule."""
+
+    def stopped(self) -> None:
+        """Note that the store refuses every call from now on, after a failed write or sync. Waiting claims call the
+        store once more and get its error."""
+
+    def reopened(self) -> None:
+        """Note that a stopped store accepts calls again.
+
+        It has read everything again from disk. Calls that failed when it stopped may have taken effect, so rows that
+        were read before may be out of date.
+        """
+
+    def lost(self, why: str) -> None:
+        """Note that a stopped store can never be used again in this process, for the reason `why`."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between stores, declared instead of guessed."""
+    """The declared differences between stores. Callers check these fields and never the class of a store."""
 
-    # `claim` without a ledger never suspends: it can be called in the middle of a step, and no cancellation can fall
-    # into it.
+    # A `claim` without a ledger never suspends, so the dispatcher may call it in the middle of a step, and the caller
+    # cannot be cancelled during it.
     claims_inline: bool = False
-    # What is stored outlives the process.
+    # Stored messages outlive the process.
     is_durable: bool = True
-    # The listener hears of every change, whoever made it. If not, those who wait look now and then.
+    # The listener is called for every change, including changes by other processes. If False, waiting claims also poll.
     pushes_wakeups: bool = True
-    # Payloads of more bytes than this can be written and read in parts, through `Store.payloads`, and claims and
-    # inspection leave them in pieces. None: every payload is whole, and `Store.payloads` is not used.
+    # Payloads of more bytes than this are kept in pieces: `Store.payloads` writes and reads them in parts, and
+    # inspection, and claims with `streams`, return them as `Pieces`. None: the store keeps every payload whole, and
+    # `Store.payloads` is never called.
     streams_above: int | None = None
     # `Store.directory` is a `LimitedQueueDirectory`.
     lists_limited_queues: bool = False
 
 
 class TenantRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant as the directory stores it. `tenant_id` never changes and is never reused."""
+
     tenant: str
     tenant_id: int
     config: TenantConfig = TenantConfig()
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as the directory knows it."""
+    """A queue as the directory stores it. `queue_id` is unique within the tenant, never changes and is never reused."""
 
     ref: QueueRef
     tenant_id: int
     queue_id: int
     policy: QueuePolicy = QueuePolicy()
     is_paused: bool = False
-    # Set once it is being deleted: leases are revoked from then on, and when none is left everything goes.
+    # Set when the deletion of the queue begins: the instant at which leases on its messages are revoked. Once no
+    # message is under a lease, or at that instant, sweeps delete the messages and then the queue.
     drain_until: int | None = None
 
 
 class Claims(NamedTuple):
-    """What a pass over one queue gave.
+    """The result of one pass over a queue on behalf of several callers."""
 
-    `next_at` is when a further pass may find more; None: not before the listener hears of it. After a pass that gave
-    something to every ask it may be now, for that costs nothing to say.
-    """
-
+    # The deliveries for each `ClaimRequest`, in the order of the requests.
     per_ask: list[list[Delivery]]
+    # The instant from which another pass may find more; None: not before the listener is called. If every request got
+    # a message, this may simply be the current time, which is cheaper than looking for the exact instant.
     next_at: int | None
-    # The one ask read an open claim of its ledger again: that is its answer, even if nothing of it is held any more.
+    # The request named an open claim of its ledger. These deliveries are the final result, even if there are none: the
+    # caller must not wait for more.
     is_reread: bool = False
 
 
 class PayloadWriter(Protocol):
-    """A payload on its way into a store, before there is a message that has it."""
+    """A payload that is being written into the store before its message exists."""
 
     async def write(self, part: bytes) -> None:
-        """`OverQuota` and `PayloadTooLarge` as soon as the message could not be enqueued any more."""
+        """Append bytes. Raise `OverQuota` or `PayloadTooLarge` as soon as the message can no longer be enqueued."""
 
     async def finish(self) -> Pieces:
-        """All of it was written: for a draft of the same queue, to be enqueued once."""
+        """Finish the payload. The result belongs into one draft for the same queue, to be enqueued once."""
 
     def abandon(self) -> None:
-        """Nobody will enqueue it, and what was written is deleted soon. Does nothing once it is a message's payload:
-        so whoever opened it may call this last, however it ended."""
+        """Discard the payload, and delete its pieces soon.
+
+        Does nothing once the payload belongs to a message, so a caller may always call this last.
+        """
 
 
 class PayloadReader(Protocol):
-    """A payload on its way out, in the order of its bytes."""
+    """An async iterator over the bytes of a payload, in order."""
 
     def __aiter__(self) -> Self: ...
 
     async def __anext__(self) -> bytes:
-        """`MessageNotFound` once the message is gone. The last bytes are given only if all of them were right; where
-        the reading began in the middle, that is its caller's to check."""
+        """Return the next bytes. Raise `MessageNotFound` once the message is gone.
+
+        A reader that began at byte 0 returns the last bytes only if the checksum of the whole payload is right. A
+        reader that began later cannot check it; its caller must.
+        """
 
 
 class AlterStep(NamedTuple):
-    """One atomic step of a bulk verb. `after` continues behind it; None: the end was reached."""
+    """The result of one atomic step of a bulk verb."""
 
+    # Messages that the filter matched, and messages that were changed.
     matched: int
     changed: int
+    # The id to pass as `after` to the next step; None: all messages have been examined.
     after: int | None
 
 
 class Listing(NamedTuple):
+    """One page of messages, sorted by id."""
+
     found: list[Found]
-    # The last id looked at, to continue behind; None at the end.
+    # The id to pass as `after` for the next page; None: this is the last page.
     after: int | None
 
 
 class JournalPage(NamedTuple):
+    """One page of journal events."""
+
     events: list[JournalEvent]
-    # The position after them. Nothing will ever appear at or before it.
+    # The position after these events. No event will ever be added at or before it.
     position: str
 
 
 class DueSchedules(NamedTuple):
-    """Schedules whose tick has come, earliest first, and when the next of all others comes (None: none will)."""
+    """The schedules to fire now."""
 
+    # Schedules whose next tick has come, earliest first.
     due: list[tuple[QueueRef, Schedule]]
+    # The earliest next tick of all other schedules; None: there is none.
     next_at: int | None
 
 
 class Swept(NamedTuple):
-    """What one sweep did, and when the next has something to do (None: nothing is known to end)."""
+    """The result of one sweep."""
 
+    # The amount of work done, in the unit of the sweep's `limit`. If it reached the limit, there may be more to do.
     changed: int
+    # The instant at which the next sweep has work to do; None: not before the listener is called.
     next_at: int | None
 
 
 class QueueChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change to a queue's row. Fields that are None stay as they are."""
+    """A change to a queue's row. A field that is None leaves the row's field unchanged."""
 
     policy: QueuePolicy | None = None
     is_paused: bool | None = None
@@ -182,7 +217,7 @@ class QueueChange(msgspec.Struct, frozen=True, kw_only=True):
     drain_until: int | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields that change, by name, as arguments for `replace` on a row."""
+        """Return the fields to change, by name, as arguments for `replace` on a row."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 
@@ -196,175 +231,203 @@ class QueueDirectory(Protocol):
         """Return the rows of all tenants, sorted by name."""
 
     async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
-        """Create the tenant or replace its configuration. A tenant's number never changes and is never reused."""
+        """Create the tenant, or replace the configuration of an existing one, and return its row."""
 
     async def find_queue(self, ref: QueueRef) -> QueueRow | None:
         """Return the queue's current row, or None if there is no such queue."""
 
     async def list_queues(self, tenant: str) -> list[QueueRow]:
-        """Return the rows of the tenant's queues, sorted by name. Empty for an unknown tenant."""
+        """Return the rows of the tenant's queues, sorted by name; an empty list for an unknown tenant."""
 
     async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
-        """Return the queue's row; create the queue, and its tenant, if there is none.
+        """Return the queue's row. Create the queue, and its tenant, if they do not exist.
 
         Raise `OverQuota` if a new queue would exceed the tenant's max_queues.
         """
 
     async def change_queue(self, ref: QueueRef, change: QueueChange, now_ms: int) -> QueueRow:
-        """Apply all fields of `change` that are set, and return the new row. Raise `QueueNotFound`.
+        """Apply the fields of `change` that are set, and return the new row.
 
-        `drain_until` begins to delete the queue, and deletes its schedules in the same step. Sweeps delete its messages
-        in bounded steps, once none is under a lease or `drain_until` has come. A queue_id is never reused.
+        `drain_until` begins to delete the queue, and deletes its schedules in the same step. From then on, enqueues and
+        claims raise `Draining`. Sweeps delete the messages in bounded steps once no message is under a lease, or once
+        `drain_until` has come, and then the row. Raise `QueueNotFound`.
         """
 
 
 class LimitedQueueDirectory(QueueDirectory, Protocol):
-    """A directory that finds the queues with limits without reading all queues, for stores that hold very many. A store
-    that has one says so (`Capabilities.lists_limited_queues`)."""
+    """A directory that finds the queues with rate limits without reading all queues.
+
+    It is for stores that hold very many queues, and is declared by `Capabilities.lists_limited_queues`.
+    """
 
     async def list_limited(self) -> list[QueueRow]:
-        """Return the rows of all queues, of all tenants, whose policy has limits (`limits.is_limited`)."""
+        """Return the rows of all queues, of all tenants, whose policy has rate limits (`model.limits.is_limited`)."""
 
 
 class ScheduleStore(Protocol):
     """The schedules of all queues.
 
-    A tick is fired once, even if several servers see it: a schedule is replaced only while it equals the one that its
-    replacement was made from, and the message of a tick is enqueued in that same step. So exactly one server fires a
-    tick, and a crash cannot separate the message from the schedule's advance to its next tick.
+    Each tick is fired exactly once, even if several servers see it. A schedule is replaced only while it still equals
+    the version that its replacement was made from, and the message of a tick is enqueued in the same atomic step. So a
+    crash cannot separate the message from the schedule's advance to its next tick.
+
+    The listener's `scheduled` is called for every schedule that is put or fired, and when the store opens for the
+    earliest one.
     """
 
     async def find(self, ref: QueueRef, name: str) -> Schedule | None:
         """Return the schedule, or None if there is none of this name. Raise `QueueNotFound`."""
 
     async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
-        """Return up to `limit` schedules whose names follow `after`, sorted by name. Raise `QueueNotFound`."""
+        """Return up to `limit` schedules whose names sort after `after`, sorted by name. Raise `QueueNotFound`."""
 
     async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
-        """Replace `was` with `schedule`; with `was` None, add it.
+        """Replace the schedule `was` with `schedule`; with `was` None, add it.
 
-        Return False, and change nothing, if the stored schedule of this name is not `was`. Raise `QueueNotFound`,
-        `Draining`, or `OverQuota` beyond `MAX_SCHEDULES`.
+        Return False, and change nothing, if the stored schedule of this name is not equal to `was`. Raise
+        `QueueNotFound`, `Draining`, or `OverQuota` beyond `MAX_SCHEDULES` schedules per queue.
         """
 
     async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
-        """Enqueue the message of a tick (`schedules.draft_at`) and replace the schedule with `schedules.fired`, in one
-        step.
+        """Enqueue the message of a tick and replace the schedule with its state after the tick, in one atomic step.
 
-        Return None, and change nothing, if the stored schedule is not `schedule`: another server fired this tick. Raise
-        the errors of `Store.enqueue`.
+        `model.schedules` computes both.
+
+        Return None, and change nothing, if the stored schedule is not equal to `schedule`: another server has fired
+        this tick. Raise the errors of `Store.enqueue`.
         """
 
     async def delete(self, ref: QueueRef, name: str, now_ms: int) -> bool:
         """Delete the schedule. Return False if there was none. Raise `QueueNotFound`."""
 
     async def due(self, limit: int, now_ms: int) -> DueSchedules:
-        """Return up to `limit` schedules of all queues whose tick has come.
-
-        The listener's `scheduled` is called for every schedule that is put or fired, and at opening for the earliest.
-        """
+        """Return up to `limit` schedules, of all queues, whose next tick has come. Changes nothing."""
 
 
 class LedgerStore(Protocol):
-    """The claim ledgers: each consumer's numbered claims, which it can read again by number."""
+    """The claim ledgers: the numbered claims of each consumer, which it can read again by number after a failure."""
 
     async def entries(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
-        """Return the consumer's open claims, sorted by number, or only the one of this number.
+        """Return the consumer's open claims sorted by number, or only the claim with this number.
 
-        Each has the deliveries whose leases still hold. Raise `QueueNotFound`.
+        Each entry has only the deliveries whose leases still hold. Raise `QueueNotFound`.
         """
 
     async def ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
-        """Ack the messages that the consumer's claims up to this number still hold, and close those claims. Raise
-        `QueueNotFound`."""
+        """Ack the messages that the consumer's claims up to and including the number `upto` still hold, and close those
+        claims. Return one result per message of these claims. Raise `QueueNotFound`."""
 
     async def extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
-        """Extend the leases of all the consumer's open claims. Raise `QueueNotFound`."""
+        """Extend the leases of all the consumer's open claims to `now_ms + lease_ms`; None: by the queue's own lease.
+        Return one result per message. Raise `QueueNotFound`."""
 
 
 class PayloadStore(Protocol):
-    """Payloads that are written and read in parts. Called only if `Capabilities.streams_above` is set."""
+    """Payloads that are written and read in parts. Never called unless `Capabilities.streams_above` is set."""
 
     async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
-        """Return a writer for the payload of `draft`, which has everything else of its message and is enqueued with the
-        payload afterwards.
+        """Return a writer for the payload of `draft`.
 
-        Until then the payload counts only for the quotas of other staged payloads. After a crash, the sweeps that
-        follow the next opening delete it. Raise the errors of `Store.enqueue`.
+        The draft has everything else of its message, and is enqueued with the payload afterwards. Until then the
+        payload counts only towards the quotas of other staged payloads. Sweeps delete the payloads that a crash left
+        without a message, after the store is opened again. Raise the errors of `Store.enqueue`.
         """
 
     async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PayloadReader:
-        """Return a reader of the payload `pieces` of a message, from byte `start` on.
+        """Return a reader of the payload `pieces` of the message `id`, from byte `start` on.
 
-        Reading holds no lease: it fails once the message is settled, removed or edited.
+        The reader holds no lease: it raises `MessageNotFound` once the message is settled, removed or edited.
         """
 
 
 class Store(Protocol):
-    """Messages and their states, with the four parts that hold everything else.
+    """The messages and their states, and the four parts that hold everything else.
 
-    Read a part from the store for every call instead of keeping it: a store that reopens makes new parts, and reading a
-    part of a stopped store may already raise `StoreUnavailable`. Parts are used between `open` and `close`.
+    `open` comes first and `close` last. Read a part from the store for every call instead of keeping a reference: a
+    store that reopens after a failure makes new parts, and reading a part of a stopped store may raise
+    `StoreUnavailable`.
     """
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """Return the declared capabilities, which never change."""
 
     @property
-    def directory(self) -> QueueDirectory: ...
+    def directory(self) -> QueueDirectory:
+        """Return the tenants and queues."""
 
     @property
-    def schedules(self) -> ScheduleStore: ...
+    def schedules(self) -> ScheduleStore:
+        """Return the schedules."""
 
     @property
-    def ledgers(self) -> LedgerStore: ...
+    def ledgers(self) -> LedgerStore:
+        """Return the claim ledgers."""
 
     @property
-    def payloads(self) -> PayloadStore: ...
+    def payloads(self) -> PayloadStore:
+        """Return the payloads in pieces."""
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
-        """Open the store. `runtime` gives the tickets that calls may wait on, and a thread for blocking work."""
+        """Open the store and recover from a crash, if there was one.
+
+        `runtime` provides tickets, the only things that the store's coroutines may await, and threads for blocking
+        work.
+        """
 
     async def close(self) -> None:
-        """Close the store: every later call raises `StoreUnavailable`. Leases stay and expire in their time."""
+        """Close the store: every later call raises `StoreUnavailable`. Leases remain, and expire in their time."""
 
     def shard_of(self, ref: QueueRef) -> int:
-        """Return the shard that owns the queue: claims and sweeps of one shard never wait for another's."""
+        """Return the number of the shard that owns the queue; 0 in a store without shards.
+
+        Claims and sweeps of one shard never wait for those of another, so callers may run them concurrently.
+        """
 
     # --- Messages --------------------------------------------------------------------------------------------
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
         """Enqueue all drafts or none, and return one result per draft, in order.
 
-        A draft whose key was seen within the deduplication window, or earlier in the same batch, gets the result of
-        that first message. With `auto_create` a missing queue is created in the same step. Raise `QueueNotFound`,
-        `Draining`, `OverQuota` or `PayloadTooLarge`.
+        A draft whose idempotency key was used within the queue's deduplication window, or earlier in the same batch,
+        gets the result of that first message, marked as a duplicate. With `auto_create`, a missing queue is created in
+        the same step. Raise `QueueNotFound`, `Draining`, `OverQuota` or `PayloadTooLarge`.
         """
 
     async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
-        """Serve several callers in one pass, first come first served, each with leases of its own.
+        """Serve the claims of several callers in one pass, in the order of `asks`, each with its own leases.
 
-        Return expired leases of this queue and end its overdue TTLs first. Then claim due messages by priority, visible
-        time and id; from a group its oldest messages in order of id, while no other batch of the group is in flight. A
-        paused or missing queue gives nothing. An ask with a limit of 0 takes nothing, and learns `next_at`. Raise
-        `Draining`.
+        First return expired leases of this queue and end overdue TTLs. Then claim due messages in the order of
+        priority, visible time and id. A group gives its oldest messages in order of id, and only while no message of
+        the group is in flight. A paused or missing queue gives nothing. A request with limit 0 takes nothing and only
+        returns `next_at`. Raise `Draining`.
 
-        An ask with a ledger comes alone. If its number is open, return that claim again, with the deliveries whose
-        leases still hold. Raise `InvalidArgument` for a number that `LedgerStore.ack` has closed.
+        A request with a ledger comes alone. If its number is open, return that claim again, with the deliveries whose
+        leases still hold. Raise `InvalidArgument` if `LedgerStore.ack` has closed its number.
         """
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
-        """Carry out the verdicts, and return one result per verdict, in order. A stale receipt fails alone, with
-        `stale_lease`."""
+        """Carry out the verdicts in order, and return one result per verdict.
+
+        A verdict with a stale receipt, or for a message or queue that does not exist, fails alone: its result has the
+        error `stale_lease`.
+        """
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
-        """Save a message's state document, and return its new ETag, which progress alone does not change. Raise
-        `StaleLease` or `Conflict`."""
+        """Save a message's state document or its progress, and return the document's ETag.
+
+        Progress alone does not change the ETag; it is None until a document is saved. Raise `StaleLease` if the receipt
+        does not hold the message, or `Conflict` if the document has another ETag than `change.etag`.
+        """
 
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
-        """Change up to `limit` matching messages with ids above `after`, in one atomic step."""
+        """Apply the bulk verb to up to `limit` matching messages with ids above `after`, in one atomic step.
+
+        Raise `QueueNotFound` for the queue or the target of a move, `Draining` for the target, and `OverQuota` or
+        `PayloadTooLarge` if the verb adds more than a tenant may keep.
+        """
 
     # --- Inspection ------------------------------------------------------------------------------------------
 
@@ -372,44 +435,54 @@ class Store(Protocol):
         """Return the message, or None if there is no such message. Raise `QueueNotFound`."""
 
     async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
-        """Return the messages that claims would take next, in their order, without leasing them."""
+        """Return up to `limit` messages that claims would take next, in that order, without leasing them. Raise
+        `QueueNotFound`."""
 
     async def browse(
         self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> Listing:
-        """Return up to `limit` matching messages with ids above `after`, sorted by id."""
+        """Return up to `limit` matching messages with ids above `after`, sorted by id; with `state` None, in any state.
+        Raise `QueueNotFound`."""
 
     async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
-        """Return the counts of one queue, or with None of all the tenant's queues together.
+        """Return the exact counts of one queue, or, with `queue` None, of all the tenant's queues together.
 
-        Raise `QueueNotFound` for a missing queue; an unknown tenant counts nothing.
+        Raise `QueueNotFound` for a missing queue. The counts of an unknown tenant are 0.
         """
 
-    # --- Upkeep ----------------------------------------------------------------------------------------------
+    # --- Background work and metrics -------------------------------------------------------------------------
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        """Do up to `limit` pieces of work: return expired leases, end TTLs, continue the deletion of queues, and delete
-        old keys, kept successes and journal events."""
+        """Do up to about `limit` pieces of work that time alone has made due.
+
+        Return expired leases, end TTLs, continue the deletion of queues, and delete old idempotency keys, kept
+        successes, old journal events and abandoned payloads. Called again at `Swept.next_at`, after a call of
+        `Listener.deadline`, and soon if the limit was reached.
+        """
 
     async def journal(
         self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
     ) -> JournalPage:
-        """Return durable events behind the position `after`, in order; of one tenant, if given, within its retention.
+        """Return up to `limit` durable events after the position `after`, in order; None: from the oldest event kept.
 
-        With `until`, the end of an earlier page, no event behind it is returned: a range between two ends always has
-        the same events, and once all of them were read the position is `until`.
+        With `tenant`, return only that tenant's events within its retention. With `until`, the position of an earlier
+        page, return no event after it: a range between two such positions always has the same events, and after the
+        last of them the returned position is `until`.
 
-        A call reads at most `JOURNAL_STEP` events. So a page of one tenant may be short, or empty, before the end. The
-        end is reached when the position no longer moves.
+        A call examines at most `JOURNAL_STEP` events. So a page of one tenant may be short or empty before the end; the
+        end is reached when the position no longer changes. Raise `InvalidArgument` for a position that is none.
         """
 
     async def backup(self, target: str) -> None:
-        """Write a consistent copy to a new directory while the store is in use. It has the effect of every call that
-        returned before. Raise `InvalidArgument` if there is nothing to copy, or the directory exists."""
+        """Write a consistent copy to a new directory while the store is in use.
+
+        The copy contains every change that returned before this call. Raise `InvalidArgument` if the store has nothing
+        to copy or the directory exists.
+        """
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
-        """Return how often each event was appended to the journal since the previous call, or since opening. Each event
-        is counted in one call only, so the store need not remember deleted queues."""
+        """Return how many events of each kind each queue appended to the journal since the previous call, or since the
+        store was opened. The store forgets the numbers it has returned, so deleted queues take no memory."""
 
     async def figures(self) -> Figures:
-        """Return the store's own metrics; also of a stopped store, which is when they matter most."""
+        """Return the store's own metrics. A stopped store must return them too: that is when they matter most."""

@@ -1,4 +1,4 @@
-"""What `verify` finds: counts, and each violation by name."""
+"""The results of `holdfast verify`: the counts of a full scan, and the violations that it found."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,10 +10,11 @@ from holdfast.model.events import Event
 from holdfast.model.ids import from_bytes, to_uuid
 from holdfast.model.message import State
 
-# Violations listed by name; beyond them they are only counted, so that a store in ruins does not fill the memory.
+# Maximum number of violations that a report lists. Further ones are only counted, so that the report of a badly damaged
+# store does not fill the memory.
 MAX_LISTED = 200
 
-# The states a message may be in after its last event; None: it may be gone.
+# The states that a message may be in after its last event; None: it may be gone.
 STATES_AFTER: dict[Event, frozenset[State | None]] = {
     Event.ENQUEUED: frozenset({State.READY}),
     Event.CLAIMED: frozenset({State.IN_FLIGHT}),
@@ -28,11 +29,13 @@ STATES_AFTER: dict[Event, frozenset[State | None]] = {
     Event.REMOVED: frozenset({None}),
 }
 
-# What is being checked, how much of it is done, and how much there is in all.
+# Called with the name of the current check, the amount of it that is done, and its total.
 Progress = Callable[[str, int, int], None]
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """One broken invariant, with the queue and the message that it concerns, if any."""
+
     what: str
     queue: str | None = None
     id: str | None = None
@@ -46,7 +49,10 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a full scan found. `violations` names the first of them, `violation_count` counts all."""
+    """The result of a full scan.
+
+    `violations` has the first `MAX_LISTED` violations; `violation_count` counts all of them.
+    """
 
     path: str
     tenants: int
@@ -58,44 +64,50 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: int
     bytes: int
     events: int
-    # Payloads whose enqueue a crash cut off, and their bytes: no damage, and deleted once the store is in use again.
+    # Payloads whose enqueue was interrupted by a crash, and their bytes. They are not damage; sweeps delete them once
+    # the store is in use again.
     unfinished: int
     unfinished_bytes: int
-    # Other documents that a crash, or a process at work, has left for the next sweep: no damage either.
+    # Other documents that a crash or a running process has left for the next sweep. They are not damage either.
     leftovers: int = 0
     violation_count: int
     violations: list[Violation]
 
     @property
     def is_clean(self) -> bool:
+        """Return whether the scan found no violation."""
         return not self.violation_count
 
     @property
     def messages(self) -> int:
+        """Return the number of messages in all states."""
         return self.ready + self.in_flight + self.failed + self.succeeded
 
 
 class Findings:
-    """Collects violations and counts while the checks run."""
+    """The violations and counts found so far by the running checks."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.listed: list[Violation] = []
         self.number = 0
-        # Of the whole store, by the names of the report's fields.
+        # Totals of the whole store, by the name of the field in the report.
         self.totals: Counter[str] = Counter()
         self._progress = progress
 
     def add(self, what: str, queue: object = None, id16: bytes | None = None) -> None:
+        """Add a violation. `queue` and the binary id `id16` name the queue and the message that it concerns."""
         self.number += 1
         if len(self.listed) < MAX_LISTED:
             name = None if queue is None else str(queue)
-            self.listed.append(Violation(what=what, queue=name, id=None if id16 is None else spell(id16)))
+            self.listed.append(Violation(what=what, queue=name, id=None if id16 is None else format_id(id16)))
 
     def progress(self, what: str, done: int, total: int) -> None:
+        """Report progress to the caller of the scan, if it asked for it."""
         if self._progress is not None:
             self._progress(what, done, max(done, total))
 
     def report(self, path: str) -> Report:
+        """Return the report of the finished scan."""
         totals = self.totals
         return Report(
             path=path,
@@ -116,8 +128,8 @@ class Findings:
         )
 
 
-def spell(id16: bytes) -> str:
-    """The id as people know it; what is no id of ours in hexadecimal."""
+def format_id(id16: bytes) -> str:
+    """Return the id as a UUID, or in hexadecimal if it is not a valid id."""
     try:
         return to_uuid(from_bytes(id16)) if len(id16) == 16 else id16.hex()
     except InvalidArgument:

@@ -1,11 +1,13 @@
-"""A message that was reserved for a claim to come, as it was then."""
+"""A reference to a message that was reserved for a later claim."""
 
 from typing import NamedTuple
 
 
 class Reserved(NamedTuple):
-    """Whatever happened to the message since, it is not this one any more: its version or its place has changed, or it
-    is not there."""
+    """The state of a message when it was reserved.
+
+    Any later change of the message changes its version or its order key, or removes it, and so ends the reservation.
+    """
 
     id: int
     version: int
@@ -13,6 +15,6 @@ class Reserved(NamedTuple):
     visible_at: int
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        """Its place in its queue, by which claims go."""
+    def order_key(self) -> tuple[int, int, int]:
+        """Return the key by which claims order the messages of a queue."""
         return self.priority, self.visible_at, self.id

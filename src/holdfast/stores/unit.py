@@ -1,21 +1,21 @@
-"""The unit of work: one atomic step on a store, as the shared logic in `stores/logic/` sees it.
+"""The unit of work: the interface of one atomic step on a store, which the shared logic in `stores/logic/` uses.
 
 A store that implements `Units` gets enqueueing, claims, verdicts, bulk verbs, ledgers and the work of sweeps from
-`stores/logic/`. The store keeps its own indexes, its own way to find messages, and its own way to commit. The object
-store claims and enqueues in its own way, and implements `ChangeUnit` only.
+`stores/logic/`. The indexes, the search for messages and the commit remain the store's own. The object store has its
+own code for claims and enqueues, and implements only `ChangeUnit`.
 
     async def settle(self, ref, verdicts, now_ms):
         return await self._units.run(ref, lambda unit: verdicts.settle(unit, ref, verdicts, self._dice.roll), now_ms)
 
-A step reads first, refuses if it must, and then changes:
+A step has three phases, in this order:
 
-- **Reading** takes a whole batch per call. The methods are `async` because PostgreSQL awaits its connection in them;
-  the memory store and RocksDB never suspend in a step, so no other step can come between two of its calls.
-- **Refusing** means raising. A step that raises before its first change leaves nothing behind.
-- **Changing** is gathered by `apply` and its companions. The changes are complete once `run` returns, all or none of
-  them. A message may be changed again in the same step: `entry.life` is always its latest life. Messages that the step
-  has changed must not be looked for again by an index (`take_due`, `ended`, `matching`, ...): a store may still have
-  them in their old place.
+- **Read.** Each call reads a whole batch. The methods are `async` because PostgreSQL awaits its connection in them. The
+  memory store and RocksDB never suspend in a step, so there no other step can run between two calls of one step.
+- **Refuse.** The step raises an error before its first change, and the store is unchanged.
+- **Change.** `apply` and the other changing methods collect changes. Once `run` returns, either all of them have taken
+  effect or none. A message may be changed again in the same step: `entry.life` is always its latest life. A step must
+  not search an index (`take_due`, `ended`, `matching`, ...) for messages that it has changed: a store may still return
+  them under their old key.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -30,28 +30,31 @@ from holdfast.stores.contract import QueueRow
 
 
 class QueueHandle(Protocol):
-    """A queue as one store knows it."""
+    """A store's own representation of a queue."""
 
     @property
-    def row(self) -> QueueRow: ...
+    def row(self) -> QueueRow:
+        """Return the queue's current row."""
 
 
 class Sized(Protocol):
-    """A draft, an envelope or a loaded message."""
+    """A message with a size: a draft, an envelope or a loaded message."""
 
     @property
     def bytes(self) -> int:
-        """The size of its payload and headers, as quotas count it."""
+        """Return the size of its payload and headers, as quotas count it."""
 
 
 class LoadedMessage(Sized, Protocol):
-    """A message that a store has loaded."""
+    """A store's own representation of a message that it has loaded: the fixed envelope and the current life."""
 
     @property
-    def envelope(self) -> Envelope: ...
+    def envelope(self) -> Envelope:
+        """Return the part of the message that its transitions do not change."""
 
     @property
-    def life(self) -> Life: ...
+    def life(self) -> Life:
+        """Return the current life, including the changes of this step."""
 
 
 class OpenClaim(NamedTuple):
@@ -68,118 +71,122 @@ T = TypeVar("T")
 
 
 class ChangeUnit(Protocol[Q, E]):
-    """The part of an atomic step that changes existing messages: verdicts, bulk verbs and sweeps need no more."""
+    """The part of an atomic step that changes existing messages. Verdicts, bulk verbs and sweeps need only this."""
 
-    # The time of the step, by the store's clock.
+    # The time of the step by the store's clock, in milliseconds since the Unix epoch.
     now_ms: int
     # True when the step begins. The work sets it to False if a power cut may undo the step (a claim without a ledger,
-    # an extension): a store that writes before it syncs then returns after the write.
+    # or an extension). A store that writes before it syncs then returns after the write.
     is_durable: bool
 
     # --- Queues ----------------------------------------------------------------------------------------------
 
     async def find(self, ref: QueueRef) -> Q | None:
-        """Return a queue that was named to `Units.run`; None if it does not exist."""
+        """Return a queue that was named to `Units.run`, or None if it does not exist."""
 
     def default_ttl_ms(self, queue: Q) -> int | None:
-        """Return the TTL of a message that gives none; None: it does not expire."""
+        """Return the TTL of a message that has none of its own; None: it does not expire."""
 
     async def check_quotas(self, ref: QueueRef, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
-        """Raise `OverQuota` or `PayloadTooLarge` if the queue's tenant may not keep the messages `added`, once those in
-        `freed` are gone. The queue may not exist yet."""
+        """Raise `OverQuota` or `PayloadTooLarge` if the queue's tenant may not keep the messages `added` once those in
+        `freed` are gone. The queue need not exist yet."""
 
     # --- Finding messages ------------------------------------------------------------------------------------
 
     async def load(self, queue: Q, ids: Iterable[int]) -> dict[int, E]:
-        """Return the messages with these ids, by id, to be changed; missing ones are left out. Payloads may be left
-        out too. PostgreSQL locks the rows."""
+        """Return the messages with these ids, by id, for changing. Missing messages are left out, and payloads may be
+        left out. PostgreSQL locks the rows."""
 
     async def ended(self, queue: Q, limit: int) -> tuple[Sequence[E], Sequence[E]]:
-        """Return messages in flight whose lease has ended, and Ready messages whose TTL has ended; in each the earliest
-        end first. Up to `limit` in all, leases before TTLs."""
+        """Return the messages in flight whose lease has ended, and the Ready messages whose TTL has ended.
+
+        Each list begins with the earliest end. Both together have at most `limit` messages; ended leases come first."""
 
     async def oldest(self, queue: Q, limit: int) -> list[E]:
-        """Return the queue's first messages by id, in any state."""
+        """Return up to `limit` messages of the queue in any state, in order of id."""
 
     async def matching(
         self, queue: Q, states: frozenset[State], which: Filter, after: int | None, limit: int
     ) -> tuple[list[E], int | None]:
-        """Return messages in one of the states that the filter matches, by id, beginning behind the id `after`; and the
-        id to continue behind, None at the end. It looks at messages until `limit` match."""
+        """Return up to `limit` messages in one of the states that match the filter, in order of id, with ids above
+        `after`; and the `after` of the next call, or None if all messages have been examined."""
 
     # --- Changing messages -----------------------------------------------------------------------------------
 
     def apply(self, queue: Q, changes: Sequence[tuple[E, Change]], *, by_time: bool = False) -> None:
-        """Take each message one step along its life: its life, its indexes, its counts and its event for the journal.
+        """Apply one change to each message: to its life, its index entries, its queue's counts and the journal.
 
-        Each message stands here once. Afterwards `entry.life` is the new life, unless the message is gone. With
-        `by_time` the clock alone causes the changes, and would cause them again after a crash: a store may let claims
-        see them before they are durable, or write each of them in a step of its own."""
+        `changes` names each message once. Afterwards `entry.life` is the new life, unless the message is gone. With
+        `by_time`, the clock alone causes the changes and would cause them again after a crash. A store may then let
+        claims see them before they are durable, or write each of them in a step of its own."""
 
     async def move(self, queue: Q, target: Q, changes: Sequence[tuple[E, Change]]) -> None:
-        """Move messages, with their state documents, to another queue. Both queues' journals tell of it (`to ...`,
-        `from ...`), so that the counts of each can be derived from its own events."""
+        """Move messages, with their state documents, to another queue. Both queues get an event, with the reason
+        `to ...` or `from ...`, so that the counts of each can be derived from its own events."""
 
     async def edit(self, queue: Q, entry: E, envelope: Envelope) -> None:
-        """Give a message that is not in flight another payload."""
+        """Replace the payload of a message that is not in flight."""
 
-    # --- Telling ---------------------------------------------------------------------------------------------
+    # --- Notifying the listener ------------------------------------------------------------------------------
 
-    def tell(self, queue: Q) -> None:
-        """Tell the listener, once the step holds, that a claim on the queue may find something, though no message was
-        made Ready: the removal of a message may free its group."""
+    def notify_ready(self, queue: Q) -> None:
+        """Call the listener's `ready` for the queue once the step has taken effect, though no message became Ready.
+
+        For example, the removal of a message may make the next one of its group claimable."""
 
 
 class Unit(ChangeUnit[Q, E], Protocol[Q, E]):
-    """One atomic step. It is valid until the work that it was given to returns."""
+    """One atomic step. It is valid until the work that received it returns."""
 
-    # True when the step begins. A claim sets it to False: its result says when the next claim may find something, and
-    # the listener need not hear it as well.
-    tells_ready: bool
+    # True when the step begins. A claim sets it to False: its result says when the next claim may find something, so
+    # the listener need not be called as well.
+    notifies_ready: bool
 
     # --- Queues ----------------------------------------------------------------------------------------------
 
     async def create(self, ref: QueueRef) -> Q:
         """Create a queue that does not exist. Raise `OverQuota` if its tenant may not have another one.
 
-        A store that creates queues before the step begins never returns None from `find`, and is not asked."""
+        Not called for a store that creates queues before the step begins: its `find` never returns None."""
 
     async def remove_if_empty(self, queue: Q) -> None:
-        """Remove a queue for good if it has no message left. Its number is not used again."""
+        """Delete a queue if it has no messages. Its number is never reused."""
 
     # --- Finding messages ------------------------------------------------------------------------------------
 
     async def load_whole(self, queue: Q, ids: Iterable[int]) -> dict[int, E]:
-        """Return the messages with these ids, by id, to be delivered; missing ones are left out."""
+        """Return the messages with these ids, by id, for delivery, with their payloads. Missing messages are left
+        out."""
 
     async def take_due(self, queue: Q, limits: list[int]) -> list[list[E]]:
-        """Return at most `limit` due messages for each limit, in the order of delivery (priority, visible time, id), to
-        be claimed in this step. No message is returned twice.
+        """Return one batch of due messages for each limit in `limits`, for this step to claim.
 
-        A group gives its oldest messages, in order of id, up to the first that is not due, to one limit only; it gives
-        none while a message of it is in flight. Messages whose TTL has ended are left out; a store may end them here,
-        as `sweep.end_ttls` does."""
+        The messages are in the order of delivery: priority, visible time, id. No message is returned twice.
+
+        A group gives its oldest messages in order of id, up to the first that is not due, to one batch only; it gives
+        none while one of its messages is in flight. Messages whose TTL has ended are left out; a store may end them
+        here, as `sweep.end_ttls` does."""
 
     async def next_at(self, queue: Q) -> int | None:
-        """Return when a claim may next find something, given the changes of this step; None: not before the listener
-        hears of it, as in a paused queue."""
+        """Return the instant from which a claim may find something, given the changes of this step; None: not before
+        the listener is called, as in a paused queue."""
 
     def version_floor(self, entry: E) -> int:
-        """Return the version that the next claim of the message must exceed; 0 by default. It is above 0 in a store
-        that may have lost claims in a crash."""
+        """Return the version that the next claim of the message must exceed. It is above 0 only in a store that may
+        have lost claims in a crash."""
 
     # --- Reading messages ------------------------------------------------------------------------------------
 
     async def deliveries(self, queue: Q, entries: list[E], *, with_state: bool, streams: bool) -> list[Delivery]:
-        """Return deliveries of messages in flight. With `streams`, payloads in pieces are left in pieces."""
+        """Return the deliveries of messages in flight. With `streams`, a payload in pieces is returned as `Pieces`."""
 
     async def states(self, queue: Q, entries: list[E]) -> list[StateDocument]:
-        """Return the state document of each message; `NO_STATE` for one without."""
+        """Return the state document of each message, or `NO_STATE` for a message without one."""
 
     # --- Changing messages -----------------------------------------------------------------------------------
 
     def drop(self, queue: Q, entries: Sequence[E]) -> None:
-        """Forget messages without an event: only their records were kept."""
+        """Delete the records of messages that had already succeeded. This appends no event."""
 
     async def put_state(self, queue: Q, entry: E, state: StateDocument) -> None:
         """Replace a message's state document."""
@@ -187,34 +194,38 @@ class Unit(ChangeUnit[Q, E], Protocol[Q, E]):
     # --- New messages ----------------------------------------------------------------------------------------
 
     async def known_keys(self, queue: Q, drafts: list[Draft], firsts: Mapping[str, int]) -> dict[str, Enqueued]:
-        """Return the first message of each of these idempotency keys that the queue has seen within its window, as a
-        duplicate. `drafts` are all drafts of the step; `firsts` says which of them is the first with each key.
+        """Return the earlier message of each idempotency key that the queue has seen, by key, marked as a duplicate.
 
-        PostgreSQL reserves the other keys here, so that a concurrent call waits; `add` then uses the ids it gave."""
+        A key counts as seen during the queue's deduplication window. `drafts` has all drafts of the step; `firsts` has
+        the index in it of the first draft with each key. PostgreSQL reserves the other keys here, so that a concurrent
+        call waits; `add` then uses the ids that it assigned."""
 
     async def add(self, queue: Q, drafts: list[Draft], reason: str | None) -> Sequence[int]:
-        """Add a new message for each draft, remember its key, if it has one, for the queue's window, and return the
-        messages' ids. `reason` is for the journal."""
+        """Add a new message for each draft, and return the ids of the messages.
+
+        Remember the draft's idempotency key, if it has one, for the queue's deduplication window. `reason` is the
+        reason of the events in the journal."""
 
     # --- Ledgers ---------------------------------------------------------------------------------------------
 
     async def closed_upto(self, queue: Q, consumer: str) -> int:
-        """Return the highest ledger number that the consumer has closed; -1 if none."""
+        """Return the highest number that the consumer has closed in its ledger; -1 if none."""
 
     async def open_claims(
         self, queue: Q, consumer: str, *, number: int | None = None, upto: int | None = None
     ) -> list[OpenClaim]:
-        """Return the consumer's open claims by number: all of them, the one with `number`, or those up to `upto`."""
+        """Return the consumer's open claims sorted by number: all of them, the one with `number`, or those up to and
+        including `upto`."""
 
     async def put_claim(self, queue: Q, consumer: str, claim: OpenClaim) -> None:
         """Add an open claim to the consumer's ledger."""
 
     async def close_claims(self, queue: Q, consumer: str, numbers: list[int], closed_upto: int) -> None:
-        """Delete these open claims, and remember that all numbers up to `closed_upto` are closed."""
+        """Delete these open claims, and record that all numbers up to and including `closed_upto` are closed."""
 
 
 class Units(Protocol[Q, E]):
-    """A store that can run atomic steps."""
+    """The runner of a store's atomic steps."""
 
     async def run(
         self,
@@ -226,6 +237,6 @@ class Units(Protocol[Q, E]):
     ) -> T:
         """Run `work` as one atomic step on a queue, and return its result once the step is durable.
 
-        `target` names the second queue that the work opens: the queue that messages move to. A store may run the work
-        again (PostgreSQL after a deadlock), so it must keep nothing outside and change nothing but the unit. If the
-        work raises, nothing has changed."""
+        `target` names the queue that messages move to, if the work moves messages. A store may run the work again, as
+        PostgreSQL does after a deadlock, so the work must change nothing but the unit. If the work raises an error,
+        nothing has changed, and the error is raised here."""

@@ -43,7 +43,7 @@ def test_a_directory_with_unreadable_values_is_not_switched(alone: None, run: Ru
         ran = run("db", "migrate", path)
         assert (ran.code, ran.out) == (4, "")
         assert f"3 keys or values cannot be read, and {readable} messages can" in ran.err
-        assert "available/cut (it is too short for a message)" in ran.err
+        assert "available/cut (it is too short to be a message)" in ran.err
         assert r"in_progress/odd\xff" in ran.err
         assert "jobs/1" in ran.err
         assert "give --accept-unreadable 3" in ran.err
@@ -56,7 +56,7 @@ def test_only_the_exact_number_of_unreadable_values_is_accepted(alone: None, run
     before = listing_of(path)
     for wrong in (1, 2, 4):
         ran = run("db", "migrate", path, "--accept-unreadable", wrong)
-        assert (ran.code, f"--accept-unreadable {wrong} names another number" in ran.err) == (4, True), ran
+        assert (ran.code, f"--accept-unreadable {wrong} is a different number" in ran.err) == (4, True), ran
     assert listing_of(path) == before
 
     ran = run("db", "migrate", path, "--accept-unreadable", 3)
@@ -74,7 +74,7 @@ def test_a_number_that_accepts_more_than_is_there_is_refused(alone: None, run: R
 
     ran = run("db", "migrate", "old", "--accept-unreadable", 1)
 
-    assert (ran.code, "Leave --accept-unreadable out" in ran.err) == (4, True), ran
+    assert (ran.code, "Leave out --accept-unreadable" in ran.err) == (4, True), ran
     assert run("db", "migrate", "old").code == 0
     assert run("db", "migrate", "--store", "postgres://x", "--accept-unreadable", 1).code == 2
 

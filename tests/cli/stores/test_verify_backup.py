@@ -43,7 +43,7 @@ def test_a_damaged_store_is_exit_code_4_with_each_violation(run: Callable[..., A
     ran = run("verify", store)
 
     assert ran.code == 4
-    assert "is missing in the visibility index (vi)" in ran.out
+    assert "is missing from the visibility index (vi)" in ran.out
     assert ran.out.endswith("1 violations: restore a backup\n")
 
 

@@ -95,7 +95,7 @@ class RocksMedium:
         store, self._store = self._store, None
         if store is not None and store.databases:
             databases, store.databases = store.databases, []
-            store._let_go()
+            store._drop_parts()
             for database in databases:
                 database.close_stopped(_PATIENCE_S)
             store._release()

@@ -1,4 +1,4 @@
-"""The reserve on a disk: refusals begin below it, end with a margin above it, and are logged once per episode."""
+"""The reserve on a disk: refusals begin below it, end with a margin above it, and are logged once per shortage."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import ThreadRuntime
-from holdfast.stores.disk import free_space as room
+from holdfast.stores.disk import free_space
 from holdfast.stores.disk.free_space import DiskRoom
 from holdfast.testing import ManualClock
 
@@ -15,15 +15,15 @@ RESERVE = 800
 
 
 class Space:
-    """The free space of a disk, in the test's hands."""
+    """The free space of a disk, set by the test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free: int | None = 10_000
-        self.looks = 0
-        monkeypatch.setattr(room, "free_bytes", self._look)
+        self.measurements = 0
+        monkeypatch.setattr(free_space, "free_bytes", self._measure)
 
-    def _look(self, path: Any) -> int | None:
-        self.looks += 1
+    def _measure(self, path: Any) -> int | None:
+        self.measurements += 1
         return self.free
 
 
@@ -46,7 +46,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def test_a_disk_that_hovers_about_the_reserve_is_one_episode(
+def test_free_space_that_varies_around_the_reserve_is_one_shortage(
     disk_room: DiskRoom, space: Space, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk_room.check(clock.now_ms())
@@ -62,7 +62,7 @@ def test_a_disk_that_hovers_about_the_reserve_is_one_episode(
     assert logged(caplog) == ["enqueues_refused", "enqueues_accepted_again"]
 
 
-def test_the_end_of_a_shortage_is_noticed_though_nobody_enqueues(
+def test_the_end_of_a_shortage_is_noticed_without_an_enqueue(
     disk_room: DiskRoom, space: Space, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     space.free = 0
@@ -70,12 +70,12 @@ def test_the_end_of_a_shortage_is_noticed_though_nobody_enqueues(
     space.free = 10_000
     clock.advance(1_000)
     assert logged(caplog) == ["enqueues_refused", "enqueues_accepted_again"]
-    looks = space.looks
+    measurements = space.measurements
     clock.advance(10_000)
-    assert space.looks == looks, "with room, nobody looks without being asked"
+    assert space.measurements == measurements, "without a shortage, only enqueues cause measurements"
 
 
-def test_a_burst_between_two_looks_cannot_use_up_the_reserve(
+def test_a_burst_between_two_measurements_cannot_use_up_the_reserve(
     disk_room: DiskRoom, space: Space, clock: ManualClock
 ) -> None:
     disk_room.check(clock.now_ms())

@@ -17,20 +17,20 @@ def in_order(orders: QueueOrders) -> list[int]:
 
 def test_a_queue_that_ran_empty_has_no_next_claim() -> None:
     orders = QueueOrders()
-    orders.arrange(1, ready(100, 5), None, 0)
+    orders.add_to_orders(1, ready(100, 5), None, 0)
     assert orders.next_at() == 5
-    orders.disarrange(1, ready(100, 5), None, 0)
+    orders.remove_from_orders(1, ready(100, 5), None, 0)
     assert orders.next_at() is None
     assert in_order(orders) == []
 
 
 def test_a_queue_that_ran_empty_orders_its_next_messages_by_priority() -> None:
     orders = QueueOrders()
-    orders.arrange(1, ready(100, 5), None, 0)
-    orders.disarrange(1, ready(100, 5), None, 0)
-    orders.arrange(2, ready(200, 3), None, 0)
-    orders.arrange(3, ready(50, 9), None, 0)
-    orders.arrange(4, ready(100, 7), None, 0)
+    orders.add_to_orders(1, ready(100, 5), None, 0)
+    orders.remove_from_orders(1, ready(100, 5), None, 0)
+    orders.add_to_orders(2, ready(200, 3), None, 0)
+    orders.add_to_orders(3, ready(50, 9), None, 0)
+    orders.add_to_orders(4, ready(100, 7), None, 0)
     assert in_order(orders) == [3, 4, 2]
     assert orders.next_at() == 3
 
@@ -40,9 +40,9 @@ def test_many_priorities_leave_at_most_one_empty_level(emptied_first: int) -> No
     orders = QueueOrders()
     priorities = range(256) if emptied_first == 0 else range(255, -1, -1)
     for priority in priorities:
-        orders.arrange(priority, ready(priority, 0), None, 0)
+        orders.add_to_orders(priority, ready(priority, 0), None, 0)
     for priority in priorities:
-        orders.disarrange(priority, ready(priority, 0), None, 0)
+        orders.remove_from_orders(priority, ready(priority, 0), None, 0)
         assert sum(1 for level in orders.levels.values() if not level) <= 1
     assert len(orders.levels) <= 1
     assert orders.next_at() is None
@@ -50,8 +50,8 @@ def test_many_priorities_leave_at_most_one_empty_level(emptied_first: int) -> No
 
 def test_the_next_claim_is_due_when_a_lease_ends_or_a_head_of_a_group_expires() -> None:
     orders = QueueOrders()
-    orders.arrange(1, ready(100, 50), None, 0)
-    orders.arrange(2, Life(state=State.IN_FLIGHT), None, 40)
+    orders.add_to_orders(1, ready(100, 50), None, 0)
+    orders.add_to_orders(2, Life(state=State.IN_FLIGHT), None, 40)
     assert orders.next_at() == 40
-    orders.arrange(3, Life(state=State.READY, visible_at=60, expires_at=30), "group", 0)
+    orders.add_to_orders(3, Life(state=State.READY, visible_at=60, expires_at=30), "group", 0)
     assert orders.next_at() == 30

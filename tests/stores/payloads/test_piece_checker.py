@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Pieces
-from holdfast.stores.payloads.pieces import PIECE, PieceChecker, count_of, cut
+from holdfast.stores.payloads.pieces import PIECE_BYTES, PieceChecker, piece_count, split_payload
 
-PAYLOAD = bytes(range(256)) * (PIECE // 256) * 2 + b"rest"
+PAYLOAD = bytes(range(256)) * (PIECE_BYTES // 256) * 2 + b"rest"
 PIECES = Pieces(1, len(PAYLOAD), crc32(PAYLOAD))
-KEPT = dict(cut(PAYLOAD))
+KEPT = dict(split_payload(PAYLOAD))
 
 
 def read(start: int, kept: dict[int, bytes] = KEPT, pieces: Pieces = PIECES) -> bytes:
@@ -20,15 +20,18 @@ def read(start: int, kept: dict[int, bytes] = KEPT, pieces: Pieces = PIECES) -> 
     return b"".join(parts)
 
 
-@given(st.integers(0, len(PAYLOAD) + 1) | st.sampled_from([PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, len(PAYLOAD)]))
+@given(
+    st.integers(0, len(PAYLOAD) + 1)
+    | st.sampled_from([PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES, len(PAYLOAD)])
+)
 def test_a_payload_is_read_from_any_byte_on(start: int) -> None:
     assert read(start) == PAYLOAD[start:]
 
 
 def test_a_payload_is_cut_into_pieces_and_a_rest() -> None:
     assert b"".join(KEPT.values()) == PAYLOAD
-    assert [len(piece) for piece in KEPT.values()] == [PIECE, PIECE, 4]
-    assert count_of(len(PAYLOAD)) == len(KEPT)
+    assert [len(piece) for piece in KEPT.values()] == [PIECE_BYTES, PIECE_BYTES, 4]
+    assert piece_count(len(PAYLOAD)) == len(KEPT)
 
 
 @pytest.mark.parametrize("number", range(3))

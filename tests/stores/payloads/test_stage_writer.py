@@ -19,7 +19,7 @@ class KeptStage(StageWriter):
         if self.bytes_with(piece) > self._max_bytes:
             raise OverQuota("full")
         self.kept.append(piece)
-        self.note(piece)
+        self.count_piece(piece)
 
     def abandon(self) -> None:
         self.kept.clear()

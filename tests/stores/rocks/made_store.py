@@ -1,4 +1,4 @@
-"""A store with something of everything in it, and ways to damage it."""
+"""A store with messages and keys of every kind, and ways to damage it."""
 
 import asyncio
 import shutil
@@ -25,7 +25,7 @@ LARGE = b"x" * ((1 << 20) + 300_000)
 
 @dataclass
 class Made:
-    """A store with messages of every kind, by name, and where it lies."""
+    """The directory of the store, and the ids of its messages by name."""
 
     path: Path
     ids: dict[str, bytes] = field(default_factory=dict)
@@ -154,9 +154,9 @@ async def _groups(hf: AsyncHoldfast, made: Made) -> None:
     await idle[2].release()
 
 
-def place_of(id16: bytes) -> bytes:
-    """Of a payload that was enqueued whole: the place is its message's id."""
-    return keys.place(keys.parse_id(id16))
+def blob_id_of(id16: bytes) -> bytes:
+    """Return the packed blob id of a payload that was enqueued whole: its message's id."""
+    return keys.pack_blob_id(keys.parse_id(id16))
 
 
 def str_of(id16: bytes) -> str:
@@ -165,7 +165,7 @@ def str_of(id16: bytes) -> str:
 
 
 class Damager:
-    """Reads and alters a closed store behind its back."""
+    """Direct access to the keys of a closed store."""
 
     def __init__(self, made: Made) -> None:
         self.ids = made.ids
@@ -196,7 +196,7 @@ class Damager:
         return list(self._database.scan(family, lead, keys.after(lead)))
 
     def key_of(self, family: int, lead: bytes, name: str) -> bytes:
-        """The one key of this space that has the message's id in it."""
+        """Return the only key of this space that contains the message's id."""
         [found] = [key for key in self.keys(family, lead) if self.ids[name] in key]
         return found
 

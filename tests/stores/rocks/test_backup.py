@@ -1,4 +1,4 @@
-"""A store is copied while another process writes to it: the copy opens, verifies, and has all that was answered."""
+"""A store is copied while another process writes to it: the copy opens, verifies and has all acknowledged messages."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def load(tmp_path: Path) -> Iterator[IO[str]]:
-    """What a process that writes to `tmp_path/store` says."""
+    """Yield the output of a process that writes to `tmp_path/store`."""
     program = [sys.executable, "-m", "tests.stores.rocks.backup_load", str(tmp_path / "store")]
     process = subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -34,7 +34,7 @@ def load(tmp_path: Path) -> Iterator[IO[str]]:
 
 
 def journal_of(path: Path) -> Iterator[int]:
-    """The ids that a store's journal says were enqueued."""
+    """Return the ids of all enqueues in a store's journal."""
     with holdfast.open(str(path)) as hf:
         position = None
         while events := hf.journal(position):
@@ -113,7 +113,7 @@ def test_a_wrong_source_or_target_is_refused_and_nothing_is_made(tmp_path: Path)
         ("nothing", "copy", "holds no store"),
         ("full", "copy", "holds no store"),
         ("store", "full", "is not an empty directory"),
-        ("store", "store/copy", "lies inside the store"),
+        ("store", "store/copy", "is inside the store"),
     ):
         with pytest.raises(InvalidArgument, match=said):
             backup(tmp_path / source, tmp_path / target)

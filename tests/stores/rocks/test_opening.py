@@ -55,7 +55,7 @@ def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has tmp_path/store open."""
+    """Run another process that has tmp_path/store open."""
     process = subprocess.Popen(
         [sys.executable, "-c", KEEPER, str(tmp_path / "store")],
         cwd=ROOT,
@@ -296,7 +296,7 @@ def test_a_damaged_store_in_a_directory_named_lock_is_not_in_use(tmp_path: Path,
 
 
 def test_a_store_that_could_not_be_opened_opens_once_it_is_mended(tmp_path: Path, closed_store: Path) -> None:
-    """The failed opening keeps no lock, though the program keeps its error."""
+    """A failed opening keeps no lock, even while the program keeps a reference to its error."""
     errors = []
     for file in sorted((closed_store / "db").glob("*.sst")):
         store = copy_store(closed_store, tmp_path / file.stem)

@@ -27,7 +27,7 @@ PATIENCE_S = 30
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with links that lead to the store in it."""
+    """Change to a working directory with links to the store."""
     monkeypatch.chdir(tmp_path)
     spellings(tmp_path)
     return tmp_path

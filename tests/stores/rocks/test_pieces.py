@@ -23,7 +23,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.service.uploads import PayloadUpload
 from holdfast.stores.contract import PayloadReader
-from holdfast.stores.payloads.pieces import PIECE
+from holdfast.stores.payloads.pieces import PIECE_BYTES
 from holdfast.stores.rocks import RocksStore, keys
 from holdfast.stores.rocks.verify.store_check import verify
 from holdfast.testing import ManualClock
@@ -225,7 +225,7 @@ def test_an_upload_counts_for_nothing_until_it_is_enqueued(store: Store) -> None
 
 def test_an_abandoned_upload_leaves_no_key(store: Store) -> None:
     upload = store.write(store.upload())
-    assert len(store.kept()) == len(PAYLOAD) // PIECE + 1
+    assert len(store.kept()) == len(PAYLOAD) // PIECE_BYTES + 1
     upload.close()
     upload.close()
     sweep(store.hf)
@@ -331,7 +331,7 @@ def test_a_payload_beyond_max_payload_is_refused_while_it_comes(store: Store) ->
 def test_quotas_are_exact_and_refuse_while_the_payload_comes(store: Store, quota: str, error: type[Exception]) -> None:
     store.hf.tenant().set(quotas={quota: len(PAYLOAD) + 4})
     assert refused(store, error, PAYLOAD, headers={"five": "5"}) > len(PAYLOAD) - PART
-    assert refused(store, error, PAYLOAD * 2) < len(PAYLOAD) + PIECE
+    assert refused(store, error, PAYLOAD * 2) < len(PAYLOAD) + PIECE_BYTES
     store.enqueue(headers={"one": "1"})
     assert store.hf.queue("mail").stats().bytes == len(PAYLOAD) + 4
 
@@ -392,7 +392,7 @@ def test_an_upload_that_outlives_its_store_is_refused(tmp_path: Path) -> None:
     upload = store.write(store.upload())
     store.hf.close()
     with pytest.raises(StoreUnavailable):
-        store.run(upload.write(PAYLOAD[:PIECE]))
+        store.run(upload.write(PAYLOAD[:PIECE_BYTES]))
     upload.close()
     report = verify(store.path)
     assert (report.is_clean, report.unfinished) == (True, 1)
@@ -405,7 +405,7 @@ def test_reading_ends_with_an_error_once_the_message_is_gone(store: Store) -> No
     store.enqueue()
     delivery = store.claim()
     reader = store.reader(delivery)
-    assert store.next(reader) == PAYLOAD[:PIECE]
+    assert store.next(reader) == PAYLOAD[:PIECE_BYTES]
     store.hf.queue("mail").ack([str(delivery.receipt)])
     with pytest.raises(MessageNotFound):
         store.next(reader)
@@ -429,13 +429,13 @@ def _fail(store: Store, receipt: Receipt) -> None:
     assert result.ok
 
 
-@pytest.mark.parametrize("number", [0, 3, len(PAYLOAD) // PIECE])
+@pytest.mark.parametrize("number", [0, 3, len(PAYLOAD) // PIECE_BYTES])
 def test_a_damaged_payload_is_never_handed_out_to_its_end(store: Store, number: int) -> None:
     enqueued = store.enqueue()
     delivery = store.claim()
     assert delivery.pieces is not None
     engine = store.rocks._engine
-    key = keys.PIECES + keys.place(delivery.pieces.place) + number.to_bytes(4, "big")
+    key = keys.PIECES + keys.pack_blob_id(delivery.pieces.place) + number.to_bytes(4, "big")
     good = engine.database.get(keys.INDEXES, key)
     assert good is not None
     _put(store, key, good[:-1] + bytes([good[-1] ^ 1]))

@@ -1,4 +1,4 @@
-"""Schedules outlive a closing and a crash: no tick fires twice, none is lost, and each has its one message."""
+"""Schedules survive a close and a crash: no tick fires twice or is lost, and each enqueues one message."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def durability(request: pytest.FixtureRequest) -> str:
 
 
 class Line:
-    """One store, killed and opened again on one clock."""
+    """A store that is killed and opened again on one clock."""
 
     def __init__(self, directory: Path, durability: str) -> None:
         self.clock = ManualClock()
@@ -135,7 +135,7 @@ def test_a_backup_has_the_schedules(tmp_path: Path) -> None:
 
 
 def altered(path: Path, change: dict[str, object] | bytes, name: bytes = b"s") -> list[str]:
-    """The violations after the one schedule of a store was altered behind its back."""
+    """Return the violations after a change of the stored bytes of a store's only schedule."""
     clock = ManualClock()
     with open_store(path, clock) as hf:
         hf.queue("q").schedule("s", every=60, payload=b"")
@@ -157,11 +157,11 @@ def altered(path: Path, change: dict[str, object] | bytes, name: bytes = b"s") -
     ("change", "said"),
     [
         (b"\xc1", "is damaged"),
-        ({"name": "t"}, "stands under b's'"),
-        ({"cron": "* * * * *"}, "has not just one of a cron line and an interval"),
+        ({"name": "t"}, "is stored under b's'"),
+        ({"cron": "* * * * *"}, "must have either a cron line or an interval"),
         ({"paused": True}, "is paused, but has a next tick"),
         ({"next_at": 1}, "would fire a tick again"),
-        ({"last_id": 1 << 62}, "names a message that was never given an id"),
+        ({"last_id": 1 << 62}, "names a message with an id that was never given"),
     ],
 )
 def test_verify_names_a_schedule_that_is_wrong(tmp_path: Path, change: dict[str, object] | bytes, said: str) -> None:

@@ -1,4 +1,4 @@
-"""A sweep has a limit for each shard: no shard and no kind of work waits for the backlog of another."""
+"""A sweep has a limit for each shard, so no shard and no kind of work waits for the backlog of another."""
 
 from collections.abc import Iterator
 from pathlib import Path

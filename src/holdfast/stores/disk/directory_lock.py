@@ -1,4 +1,4 @@
-"""The lock on a directory that only one opening may write to."""
+"""The lock that lets only one opened store write to a directory."""
 
 import errno
 import fcntl
@@ -10,17 +10,17 @@ from holdfast.model.errors import StoreUnavailable
 
 
 class DirectoryLock:
-    """An exclusive hold on a directory, whatever the spelling of its path.
+    """An exclusive lock on a directory, by whatever path it is opened.
 
-    It is a `flock` of the open directory. So it goes by device and inode (relative paths, `..`, symbolic links and bind
-    mounts make no difference), keeps out a second opening by the same process, leaves no file behind, and ends with
-    the process. Nothing in the directory may be read or repaired before it is held.
+    It is a `flock` of the open directory. So it identifies the directory by device and inode (relative paths, `..`,
+    symbolic links and bind mounts make no difference), also excludes a second opening by the same process, creates no
+    file, and ends with the process. Take it before reading or repairing anything in the directory.
 
-    It has an owner of its own: a store that closes and reopens its database keeps it meanwhile.
+    The lock does not belong to the database: a store that closes and reopens its database holds it all the time.
     """
 
     def __init__(self, descriptor: int) -> None:
-        """Take over a descriptor that holds the lock; `take` is the usual way."""
+        """Take over an open descriptor that holds the lock. Call `take` instead."""
         self._descriptor = descriptor
         self._identity = _identity(os.fstat(descriptor))
         self._is_kept = False
@@ -31,13 +31,14 @@ class DirectoryLock:
     def take(cls, path: Path) -> "DirectoryLock | None":
         """Lock an existing directory. Return None if another opening holds it.
 
-        Raises StoreUnavailable if it cannot be locked, OSError if it cannot be opened.
+        Raise `StoreUnavailable` if it cannot be locked, `OSError` if it cannot be opened.
         """
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if not _try_flock(descriptor, path):
                 return None
-            # The path may lead elsewhere by now: a lock on the old directory would keep nobody out of the new one.
+            # Another directory may have replaced this one at the path since it was opened. A lock on the old directory
+            # would not protect the new one.
             if _identity(os.fstat(descriptor)) != _identity(os.stat(path)):
                 raise StoreUnavailable(f"{path} was replaced while it was being opened: open it again", path=str(path))
             lock = cls(descriptor)
@@ -49,22 +50,25 @@ class DirectoryLock:
 
     @property
     def is_held(self) -> bool:
+        """Return whether this object still holds the lock."""
         return self._descriptor >= 0
 
     def release(self) -> None:
-        """Let the next opening in. Does nothing the second time, or after `keep`."""
+        """Release the lock. Does nothing if it is released already, or after `keep`."""
         if self._descriptor >= 0 and not self._is_kept:
-            # To close the descriptor is not enough while a child that is about to start a program has a copy.
+            # Closing the descriptor does not release the lock while a forked child, which has not yet started its
+            # program, has a copy of the descriptor.
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self._close()
 
     def keep(self) -> None:
-        """Hold the lock until the process ends, whatever becomes of this object: its database could not be closed."""
+        """Hold the lock until the process ends, because the database in the directory could not be closed."""
         self._is_kept = True
         _kept.append(self)
 
     def forked(self) -> None:
-        """Close the child's copy of the descriptor. The lock stays the parent's, also if the parent is killed later."""
+        """Close the forked child's copy of the descriptor. The parent keeps the lock; without this call the lock would
+        outlive a parent that is killed."""
         if self._descriptor >= 0:
             self._close()
 
@@ -77,7 +81,7 @@ class DirectoryLock:
         self.release()
 
 
-# The directories this process has locked, so that an error can say that it is this process itself.
+# The directories that this process has locked, so that an error can say that the directory is in use by this process.
 _held_here: set[tuple[int, int]] = set()
 _kept: list[DirectoryLock] = []
 
@@ -91,7 +95,7 @@ def is_held_here(path: Path) -> bool:
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
-    """The directory itself, whichever path leads to it."""
+    """Return the device and inode, which identify a directory independently of its path."""
     return status.st_dev, status.st_ino
 
 

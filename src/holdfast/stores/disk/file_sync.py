@@ -1,7 +1,7 @@
-"""Getting files onto the disk for good, on Linux and on macOS.
+"""Durable writes of files and directories, on Linux and on macOS.
 
-macOS has no `fdatasync`, and its `fsync` leaves the bytes in the drive's own cache, which a power cut empties:
-`F_FULLFSYNC` is what `fsync` is on Linux. Nor has it `posix_fallocate`.
+On macOS, `fsync` leaves the bytes in the drive's own cache, which a power cut empties; `F_FULLFSYNC` does the work of
+`fsync` on Linux. macOS also has neither `fdatasync` nor `posix_fallocate`.
 """
 
 import errno
@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-# File systems without F_FULLFSYNC (network ones, some external drives) say so by one of these.
+# The errors of file systems that do not support F_FULLFSYNC: network file systems and some external drives.
 _NO_FULL_SYNC = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY)
 _ZEROS = bytes(1 << 20)
 
@@ -29,7 +29,10 @@ def sync_file(descriptor: int) -> None:
 
 
 def sync_data(descriptor: int) -> None:
-    """Return once the file's content is on disk, with its length if that changed. Its times may follow later."""
+    """Return once the file's content, and its length if that changed, are on disk.
+
+    Its times may be written later.
+    """
     if hasattr(os, "fdatasync"):
         os.fdatasync(descriptor)
     else:
@@ -37,7 +40,7 @@ def sync_data(descriptor: int) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Return once the names in a directory are on disk."""
+    """Return once the directory's entries are on disk: new, renamed and deleted files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync_file(descriptor)
@@ -46,24 +49,24 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory, with every missing one above it, and return once their names are on disk."""
+    """Create a directory and its missing parents, and return once their entries are on disk."""
     missing = [path]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
     path.mkdir(parents=True, exist_ok=True)
     for each in reversed(missing):
-        # Also for a path that exists: it may have been made without a sync. A directory that belongs to others may not
-        # be readable; syncing it is their task.
+        # An existing path is synced too, because it may have been created without a sync. A parent directory of another
+        # user may be unreadable; syncing it is then left to its owner.
         with suppress(PermissionError):
             sync_directory(each.parent)
 
 
 def reserve(descriptor: int, size: int) -> None:
-    """Give an empty file `size` bytes of room, so that no later write within them finds the disk full."""
+    """Allocate `size` bytes for an empty file, so that no later write within them fails because the disk is full."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return
-    # A longer file without blocks would be no room at all: the blocks are written.
+    # Extending the file's length alone would allocate no blocks, so zeros are written.
     offset = 0
     while offset < size:
         offset += os.pwrite(descriptor, _ZEROS[: size - offset], offset)

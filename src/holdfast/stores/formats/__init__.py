@@ -1,5 +1,5 @@
-"""Stored formats that more than one module reads: a message's record, and a logged enqueue.
+"""The stored formats that several modules read: the record of a message, and a logged enqueue.
 
-Nothing here opens a file or a database; the formats of one store alone lie beside that store.
+Nothing here opens a file or a database. A format that only one store uses is defined in that store's folder.
 Start with `message_record.py`; `logged_enqueue.py` is the format of the write-ahead log and of Redis.
 """

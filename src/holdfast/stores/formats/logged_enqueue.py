@@ -1,6 +1,10 @@
-"""An enqueue as the log and Redis have it, on its way to the store: the same bytes in both.
+"""The format of an enqueue in the write-ahead log and in Redis, on its way to the store: the same bytes in both.
 
-By position, so names cost nothing; a field is only ever added at the end, with a default.
+A call is a MessagePack array, so the names of its fields take no space.
+
+How to change this format: add a field at the end of its struct, with a default. Records without the field then decode
+to the default, and older versions ignore the field. For any other change, give the new form a mark of its own (in the
+log, a new `RecordKind`) and keep decoding this one: a log and Redis may hold calls of both forms.
 """
 
 from typing import NamedTuple
@@ -13,12 +17,14 @@ from holdfast.model.names import QueueRef
 
 
 class LoggedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One message of a logged enqueue."""
+
     id: int
     payload: bytes
     priority: int
-    # When it can be claimed, by the store's clock.
+    # The instant from which it can be claimed, by the store's clock.
     visible_at: int
-    # The end of its TTL, its own or its queue's at the time.
+    # The end of its TTL. A message without its own TTL has the one that its queue had when it was enqueued.
     expires_at: int | None
     ttl_ms: int | None
     bytes: int
@@ -30,18 +36,19 @@ class LoggedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LoggedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One call of `enqueue`: stored whole or not at all."""
+    """One call of `enqueue`: all of its messages are stored, or none."""
 
     tenant: str
     queue: str
-    # Of the queue that it was meant for: another of the same name is not that one.
+    # Identifies the queue: a queue deleted and created again under the same name has another id.
     queue_id: int
-    # By the store's clock.
+    # The time of the enqueue, by the store's clock.
     enqueued_at: int
     messages: list[LoggedMessage]
 
     @property
     def ref(self) -> QueueRef:
+        """Return the name of the queue."""
         return QueueRef(self.tenant, self.queue)
 
 
@@ -62,17 +69,19 @@ _decoder = msgspec.msgpack.Decoder(LoggedCall)
 
 
 def encode_call(call: LoggedCall) -> bytes:
+    """Return the stored bytes of a call."""
     return _encoder.encode(call)
 
 
 def decode_call(raw: bytes) -> LoggedCall:
+    """Return the call with these stored bytes. Raise `msgspec.MsgspecError` if they are damaged."""
     return _decoder.decode(raw)
 
 
 def log_call(
     ref: QueueRef, queue_id: int, drafts: list[Draft], ids: list[int], now_ms: int, default_ttl_ms: int | None
 ) -> LoggedCall:
-    """`now_ms` by the store's clock."""
+    """Return the call that enqueues `drafts` under the ids `ids`. `now_ms` is the time by the store's clock."""
     messages = []
     for id, draft in zip(ids, drafts, strict=True):
         ends_after_ms = default_ttl_ms if draft.ttl_ms is None else draft.ttl_ms

@@ -1,5 +1,5 @@
 """In-memory indexes that several stores share: a queue's messages by order of delivery, schedules by next tick.
 
-Nothing here is durable or awaits anything: a store fills an index from what it has stored.
+Nothing here is durable or awaits anything; a store fills an index from its stored messages and schedules.
 Start with `queue_orders.py`.
 """

@@ -1,4 +1,4 @@
-"""The orders in which one queue's messages are looked for, kept in memory: by delivery, by group, by what ends when."""
+"""The in-memory indexes of one queue's messages: by order of delivery, by group, and by the end of leases and TTLs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,42 +10,53 @@ from holdfast.model.message import State
 from holdfast.model.rules.claims import group_head, replace_head
 from holdfast.model.rules.lifecycle import Life
 
+# Above every id: the upper bound of a search for all entries up to an instant.
 LAST_ID = 1 << 64
 
-# Read once: Python 3.11 finds a member in its class by a slow way, and every change of a message compares several.
+# Module constants, because Python 3.11 looks up enum members slowly and every change of a message compares several.
 _READY, _IN_FLIGHT, _SUCCEEDED = State.READY, State.IN_FLIGHT, State.SUCCEEDED
 
-# Where a message stands in its queue: priority, visible_at, id.
-Place = tuple[int, int, int]
+# The key by which claims order the messages of a queue: priority, visible_at, id.
+OrderKey = tuple[int, int, int]
 
 
 @dataclass(slots=True)
 class Group:
-    """A FIFO group: its Ready messages by id, those in flight, and the head that stands in the queue's order."""
+    """A FIFO group: its Ready messages by id, its messages in flight, and its head."""
 
-    ready: "SortedDict[int, Place]" = field(default_factory=SortedDict)
+    ready: "SortedDict[int, OrderKey]" = field(default_factory=SortedDict)
     in_flight: set[int] = field(default_factory=set)
-    shown: Place | None = None
+    # The one message of the group that is in the queue's order of delivery; None while a message is in flight.
+    shown: OrderKey | None = None
 
-    def first(self) -> Place | None:
+    def first(self) -> OrderKey | None:
+        """Return the key of the oldest Ready message; None if no message is Ready."""
         return self.ready.peekitem(0)[1] if self.ready else None
 
 
 class QueueOrders:
-    """`arrange` and `disarrange` are the only ways to alter them: a message is taken out as it was put in."""
+    """The sorted indexes of one queue's messages.
+
+    Change them only with `add_to_orders` and `remove_from_orders`. A message is removed with the same life with which
+    it was added.
+    """
 
     def __init__(self) -> None:
-        # The order of claims: per priority, (visible_at, id) of each Ready message; of a group, its head alone. At most
-        # one level is empty.
+        # The order of delivery: for each priority, (visible_at, id) of each Ready message. A group is represented only
+        # by its head. At most one level is empty.
         self.levels: SortedDict[int, SortedList[tuple[int, int]]] = SortedDict()
         self.groups: dict[str, Group] = {}
-        # (when, id): leases' ends, TTLs' ends of what is Ready, the end of keeping what Succeeded.
+        # (instant, id): the ends of leases, the ends of the TTLs of Ready messages, and the instants at which the
+        # records of Succeeded messages are deleted.
         self.leases: SortedList[tuple[int, int]] = SortedList()
         self.ttls: SortedList[tuple[int, int]] = SortedList()
         self.kept: SortedList[tuple[int, int]] = SortedList()
 
-    def arrange(self, id: int, life: Life, group_name: str | None, lease_ends_at: int) -> None:
-        """`lease_ends_at`: of a message in flight. A Failed message stands in none of the orders."""
+    def add_to_orders(self, id: int, life: Life, group_name: str | None, lease_ends_at: int) -> None:
+        """Add a message to the indexes. A Failed message is in none of them.
+
+        `lease_ends_at` is the end of its lease, and is ignored unless the message is in flight.
+        """
         group = None if group_name is None else self.groups.setdefault(group_name, Group())
         state = life.state
         if state is _READY:
@@ -64,7 +75,8 @@ class QueueOrders:
         if group_name is not None and group is not None:
             self._show_head(group_name, group)
 
-    def disarrange(self, id: int, life: Life, group_name: str | None, lease_ends_at: int) -> None:
+    def remove_from_orders(self, id: int, life: Life, group_name: str | None, lease_ends_at: int) -> None:
+        """Remove a message. The arguments are the same as when it was added."""
         group = None if group_name is None else self.groups.setdefault(group_name, Group())
         state = life.state
         if state is _READY:
@@ -84,16 +96,17 @@ class QueueOrders:
             self._show_head(group_name, group)
 
     def next_at(self) -> int | None:
-        """When a claim may next find something; in the past if it would now."""
-        # The dict's own view of the levels: any order will do here, and the sorted view costs more than all the rest.
+        """Return the instant from which a claim may find something, which may have passed; None: there is none."""
+        # The order of the levels does not matter here, and SortedDict's own sorted view costs more than all the rest.
         lists = [self.leases, *dict.values(self.levels)]  # type: ignore[arg-type]  # mypy infers no arguments for dict
         if self.groups:
-            # The end of a head that is not due yet frees its group.
+            # When the TTL of a head ends before it is due, the next message of its group becomes the head.
             lists.append(self.ttls)
         return earliest(lists)
 
     def _show_head(self, name: str, group: Group) -> None:
-        """Keep exactly the head of a group in the queue's order, and nothing of it while a batch of it is out."""
+        """Put the group's current head into the order of delivery, in place of the previous one; none while messages of
+        the group are in flight."""
         head = group_head(is_busy=bool(group.in_flight), first=group.first)
         hidden, shown = replace_head(group.shown, head)
         if hidden is not None:
@@ -113,13 +126,13 @@ class QueueOrders:
     def _hide(self, priority: int, visible_at: int, id: int) -> None:
         level = self.levels[priority]
         level.remove((visible_at, id))
-        # The only level stays, though empty: most queues have one priority, and run empty all the time.
+        # The last level is kept even if it is empty, because most queues use one priority and run empty often.
         if not level and len(self.levels) > 1:
             del self.levels[priority]
 
 
 def earliest(lists: "Iterable[SortedList[tuple[int, Any]]]") -> int | None:
-    """Return the earliest instant in lists of (when, what); None if all are empty."""
+    """Return the earliest instant in lists of (instant, item); None if all are empty."""
     soonest: int | None = None
     for each in lists:
         if each:

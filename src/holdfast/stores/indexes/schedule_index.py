@@ -1,4 +1,4 @@
-"""Which schedules there are and when each is due; the same for every store that keeps them in one process."""
+"""The in-memory index of schedules, for stores that one process owns."""
 
 from sortedcontainers import SortedDict, SortedList
 
@@ -9,12 +9,15 @@ Due = tuple[int, QueueRef, str]
 
 
 class ScheduleIndex:
+    """The schedules of all queues by name and by next tick. The schedules themselves are kept by the store."""
+
     def __init__(self) -> None:
-        # The next tick of each schedule by queue and name; None: it has none.
+        # The next tick of each schedule by queue and name; None: it has no next tick, for example because it is paused.
         self._queues: dict[QueueRef, SortedDict[str, int | None]] = {}
         self._due: SortedList[Due] = SortedList()
 
     def names(self, ref: QueueRef, after: str | None, limit: int) -> list[str]:
+        """Return up to `limit` names of the queue's schedules that sort after `after`, sorted."""
         known = self._queues.get(ref)
         if known is None:
             return []
@@ -22,11 +25,13 @@ class ScheduleIndex:
         return list(known.islice(start, start + limit))
 
     def check_room(self, ref: QueueRef, name: str) -> None:
+        """Raise `OverQuota` if the schedule is new and the queue already has the maximum number of schedules."""
         known = self._queues.get(ref, ())
         if name not in known:
             check_schedule_count(ref, len(known))
 
-    def note(self, ref: QueueRef, name: str, next_at: int | None) -> None:
+    def put(self, ref: QueueRef, name: str, next_at: int | None) -> None:
+        """Add a schedule, or change its next tick."""
         known = self._queues.get(ref)
         if known is None:
             known = self._queues[ref] = SortedDict()
@@ -36,22 +41,23 @@ class ScheduleIndex:
         if next_at is not None:
             self._due.add((next_at, ref, name))
 
-    def forget(self, ref: QueueRef, name: str) -> None:
-        self.note(ref, name, None)
+    def delete(self, ref: QueueRef, name: str) -> None:
+        """Delete a schedule. Raise `KeyError` if there is none of this name."""
+        self.put(ref, name, None)
         known = self._queues[ref]
         del known[name]
         if not known:
             del self._queues[ref]
 
-    def forget_queue(self, ref: QueueRef) -> list[str]:
-        """The names that were its schedules'."""
+    def delete_queue(self, ref: QueueRef) -> list[str]:
+        """Delete all schedules of a queue, and return their names."""
         names = list(self._queues.get(ref, ()))
         for name in names:
-            self.forget(ref, name)
+            self.delete(ref, name)
         return names
 
     def due(self, limit: int, now_ms: int) -> tuple[list[Due], int | None]:
-        """Up to so many that are due, earliest first, and when the next of all others is."""
+        """Return up to `limit` due schedules, earliest first, and the next tick of all others, if any."""
         found: list[Due] = []
         for each in self._due:
             if each[0] > now_ms or len(found) == limit:
@@ -60,4 +66,5 @@ class ScheduleIndex:
         return found, None
 
     def first_at(self) -> int | None:
+        """Return the earliest next tick of all schedules, if any."""
         return self._due[0][0] if self._due else None

@@ -31,5 +31,5 @@ async def alter(
         await unit.move(queue, target, changes)
     else:
         unit.apply(queue, changes)
-    unit.tell(queue)
+    unit.notify_ready(queue)
     return AlterStep(len(entries), len(entries), after)

@@ -29,7 +29,7 @@ async def claim(
     `ends` is the number of leases and TTLs to end first; 0 for a store that has ended them in an earlier step."""
     ledger = asks[0].ledger
     unit.is_durable = ledger is not None
-    unit.tells_ready = False
+    unit.notifies_ready = False
     queue = await unit.find(ref)
     if queue is None:
         return Claims([[] for _ in asks], None)

@@ -14,7 +14,7 @@ from holdfast.model.requests import NO_STATE, StateDocument
 from holdfast.model.rules.ledgers import NONE_CLOSED
 from holdfast.model.rules.lifecycle import Life, is_over
 from holdfast.stores.contract import QueueRow
-from holdfast.stores.indexes.queue_orders import LAST_ID, Group, Place, QueueOrders, earliest
+from holdfast.stores.indexes.queue_orders import LAST_ID, Group, OrderKey, QueueOrders, earliest
 from holdfast.stores.unit import OpenClaim
 
 # Read once, because Python 3.11 looks up enum members slowly and every change of a message compares this one.
@@ -110,14 +110,14 @@ class MemoryQueue(QueueOrders):
         for _, batch in heapq.merge(self._peek_singles(now_ms), self._peek_groups(now_ms), key=itemgetter(0)):
             yield from batch
 
-    def _peek_singles(self, now_ms: int) -> Iterator[tuple[Place, list[MemoryMessage]]]:
+    def _peek_singles(self, now_ms: int) -> Iterator[tuple[OrderKey, list[MemoryMessage]]]:
         for level in self.levels.values():
             for _, id in level.irange(maximum=(now_ms, LAST_ID)):
                 entry = self.entries[id]
                 if entry.envelope.group is None and not is_over(entry.life, now_ms):
                     yield _place(entry), [entry]
 
-    def _peek_groups(self, now_ms: int) -> list[tuple[Place, list[MemoryMessage]]]:
+    def _peek_groups(self, now_ms: int) -> list[tuple[OrderKey, list[MemoryMessage]]]:
         batches = []
         for group in self.groups.values():
             living = [self.entries[id] for id in group.ready if not is_over(self.entries[id].life, now_ms)]
@@ -166,19 +166,19 @@ class MemoryQueue(QueueOrders):
         self.by_state[life.state].add(id)
         if life.state is _READY:
             self.visible.add((life.visible_at, id))
-        self.arrange(id, life, entry.envelope.group, _lease_end(life))
+        self.add_to_orders(id, life, entry.envelope.group, _lease_end(life))
 
     def _unindex(self, entry: MemoryMessage) -> None:
         life, id = entry.life, entry.envelope.id
         self.by_state[life.state].remove(id)
         if life.state is _READY:
             self.visible.remove((life.visible_at, id))
-        self.disarrange(id, life, entry.envelope.group, _lease_end(life))
+        self.remove_from_orders(id, life, entry.envelope.group, _lease_end(life))
 
 
 def _lease_end(life: Life) -> int:
     return 0 if life.lease is None else life.lease.expires_at
 
 
-def _place(entry: MemoryMessage) -> Place:
+def _place(entry: MemoryMessage) -> OrderKey:
     return entry.life.priority, entry.life.visible_at, entry.envelope.id

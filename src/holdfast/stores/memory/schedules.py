@@ -52,12 +52,12 @@ class MemorySchedules:
         self._directory.require(ref)
         if self._schedules.pop((ref, name), None) is None:
             return False
-        self._schedule_index.forget(ref, name)
+        self._schedule_index.delete(ref, name)
         return True
 
     def delete_all(self, ref: QueueRef) -> None:
         """Delete all schedules of a queue."""
-        for name in self._schedule_index.forget_queue(ref):
+        for name in self._schedule_index.delete_queue(ref):
             del self._schedules[ref, name]
 
     async def due(self, limit: int, now_ms: int) -> DueSchedules:
@@ -67,6 +67,6 @@ class MemorySchedules:
 
     def _put(self, ref: QueueRef, schedule: Schedule) -> None:
         self._schedules[ref, schedule.name] = schedule
-        self._schedule_index.note(ref, schedule.name, schedule.next_at)
+        self._schedule_index.put(ref, schedule.name, schedule.next_at)
         if schedule.next_at is not None:
             self._units.listener.scheduled(schedule.next_at)

@@ -164,7 +164,7 @@ class MemoryStore:
 
 async def _sweep_queue(unit: MemoryUnits, ref: QueueRef, limit: int) -> int:
     queue = await require(unit, ref)
-    unit.tell(queue)
+    unit.notify_ready(queue)
     changed = await end_by_time(unit, queue, limit)
     changed += unit.forget_keys(queue, limit - changed)
     kept = queue.ended(queue.kept, limit - changed, unit.now_ms)

@@ -35,7 +35,7 @@ class MemoryUnits:
         self._journal = journal
         self._ids = ids
         self.now_ms = 0
-        self.is_durable = self.tells_ready = True
+        self.is_durable = self.notifies_ready = True
         # Queues that the step has changed, in order.
         self._changed: dict[QueueRef, MemoryQueue] = {}
         # (when, queue): the next deadline of each queue, so that a sweep visits only those with work.
@@ -49,10 +49,10 @@ class MemoryUnits:
         self, ref: QueueRef, work: Callable[[Self], Awaitable[T]], now_ms: int, *, target: QueueRef | None = None
     ) -> T:
         self.now_ms = now_ms
-        self.is_durable = self.tells_ready = True
+        self.is_durable = self.notifies_ready = True
         self._changed.clear()
         result = await work(self)
-        tell = self.tell_listener if self.tells_ready else self.tell_deadline
+        tell = self.tell_listener if self.notifies_ready else self.tell_deadline
         for queue in self._changed.values():
             tell(queue, now_ms)
         return result
@@ -234,7 +234,7 @@ class MemoryUnits:
 
     # --- Notices -----------------------------------------------------------------------------------------------
 
-    def tell(self, queue: MemoryQueue) -> None:
+    def notify_ready(self, queue: MemoryQueue) -> None:
         self._changed[queue.row.ref] = queue
 
     def tell_listener(self, queue: MemoryQueue, now_ms: int) -> None:

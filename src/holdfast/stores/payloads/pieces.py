@@ -1,4 +1,4 @@
-"""Large payloads lie in pieces beside their messages; this is how they are cut and checked."""
+"""The pieces of large payloads, which stores keep apart from the messages: splitting and checking them."""
 
 from collections.abc import Iterator
 from zlib import crc32
@@ -7,55 +7,65 @@ from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.ids import to_uuid
 from holdfast.model.message import Pieces
 
-PIECE = 256 << 10
-# Payloads of more bytes lie in pieces beside the message.
+# The size of every piece but the last.
+PIECE_BYTES = 256 << 10
+# Larger payloads are kept in pieces, smaller ones in the message record.
 PIECES_ABOVE = 1 << 20
 
 
-def count_of(size: int) -> int:
-    return -(-size // PIECE)
+def piece_count(size: int) -> int:
+    """Return the number of pieces of a payload of `size` bytes."""
+    return -(-size // PIECE_BYTES)
 
 
-def cut(payload: bytes) -> Iterator[tuple[int, bytes]]:
+def split_payload(payload: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the number and the bytes of each piece."""
-    for number in range(count_of(len(payload))):
-        yield number, payload[number * PIECE : (number + 1) * PIECE]
+    for number in range(piece_count(len(payload))):
+        yield number, payload[number * PIECE_BYTES : (number + 1) * PIECE_BYTES]
 
 
-def damaged(pieces: Pieces) -> StoreUnavailable:
+def damaged_payload(pieces: Pieces) -> StoreUnavailable:
+    """Return the error for a payload whose pieces are missing or wrong."""
     return StoreUnavailable(f"a payload of {pieces.size} bytes is damaged: restore a backup")
 
 
 def payload_gone(message_id: int) -> MessageNotFound:
-    """Return the error of a reader whose message went while it read."""
+    """Return the error for a reader whose message was settled, removed or edited while it read."""
     id = to_uuid(message_id)
     return MessageNotFound(f"message {id} was settled, removed or edited while its payload was read", id=id)
 
 
 class PieceChecker:
-    """The position of a reader in a payload, from byte `start` on. Read from the beginning, the last piece passes only
-    if all of them are what was written."""
+    """The position of a reader in a payload, and the checks of the pieces it reads.
+
+    A reader that starts at byte 0 gets the last piece only if the checksum of all pieces is right. One that starts
+    later checks only the sizes.
+    """
 
     def __init__(self, pieces: Pieces, start: int = 0) -> None:
         self._pieces = pieces
         self._start = start
         self._checksum = 0
-        # The piece to read next.
-        self.number = start // PIECE
+        # The number of the next piece to read.
+        self.number = start // PIECE_BYTES
 
     @property
     def is_at_end(self) -> bool:
-        return self.number >= count_of(self._pieces.size) or self._start >= self._pieces.size
+        """Return whether the whole payload has been read."""
+        return self.number >= piece_count(self._pieces.size) or self._start >= self._pieces.size
 
     def check(self, piece: bytes | None) -> bytes:
-        """Return the bytes of the next piece that the reader wants; raise `StoreUnavailable` if it is damaged."""
+        """Return the bytes of the next piece from the reader's start on, and advance.
+
+        `piece` is None if it is missing. Raise `StoreUnavailable` if it is missing or damaged.
+        """
         pieces, number = self._pieces, self.number
-        if piece is None or len(piece) != min(PIECE, pieces.size - number * PIECE):
-            raise damaged(pieces)
+        if piece is None or len(piece) != min(PIECE_BYTES, pieces.size - number * PIECE_BYTES):
+            raise damaged_payload(pieces)
         self.number += 1
         if self._start:
-            return piece if number * PIECE >= self._start else piece[self._start % PIECE :]
+            return piece if number * PIECE_BYTES >= self._start else piece[self._start % PIECE_BYTES :]
         self._checksum = crc32(piece, self._checksum)
         if self.is_at_end and self._checksum != pieces.checksum:
-            raise damaged(pieces)
+            raise damaged_payload(pieces)
         return piece

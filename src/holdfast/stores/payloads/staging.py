@@ -1,4 +1,4 @@
-"""Payloads on their way into a store, before there is a message that has them."""
+"""The writer of payloads that arrive in parts, before their message exists."""
 
 from abc import ABC, abstractmethod
 from zlib import crc32
@@ -8,56 +8,67 @@ from holdfast.model.names import QueueRef
 
 
 class StageWriter(ABC):
-    """A `PayloadWriter` that gathers parts to pieces: at most one piece is in memory, besides the caller's part.
+    """A `PayloadWriter` that joins the caller's parts into pieces of a fixed size.
 
-    A store says how a piece is written, and how an upload is given up.
+    It holds at most one piece in memory, besides the caller's part. A store's subclass writes the pieces and deletes
+    those of an abandoned upload.
     """
 
     def __init__(self, ref: QueueRef, draft: Draft, place: int, piece_bytes: int) -> None:
+        """`piece_bytes` is the size of every piece but the last."""
         self.ref = ref
         self.draft = draft
+        # The blob id, as in `Pieces.place`.
         self.place = place
+        # The number of pieces written so far, and their bytes.
         self.pieces = 0
         self.size = 0
         self._piece_bytes = piece_bytes
         self._checksum = 0
-        self._begun = bytearray()
+        # The beginning of the next piece.
+        self._buffer = bytearray()
 
     async def write(self, part: bytes) -> None:
-        self._begun += part
-        while len(self._begun) >= self._piece_bytes:
+        """Append bytes, and write each piece that they complete."""
+        self._buffer += part
+        while len(self._buffer) >= self._piece_bytes:
             await self._put_first(self._piece_bytes)
 
     async def finish(self) -> Pieces:
-        if self._begun:
-            await self._put_first(len(self._begun))
+        """Write the last piece and return the reference to the whole payload."""
+        if self._buffer:
+            await self._put_first(len(self._buffer))
         await self._complete()
         return Pieces(self.place, self.size, self._checksum)
 
-    def note(self, piece: bytes) -> None:
-        """Count a piece. The store calls this once it is written, before it waits for anything else: an upload whose
-        caller leaves then has something to delete."""
+    def count_piece(self, piece: bytes) -> None:
+        """Count a piece that was written.
+
+        The store calls this before it awaits anything else. If the caller is cancelled at that await, `abandon` then
+        knows that there is a piece to delete.
+        """
         self.pieces += 1
         self.size += len(piece)
         self._checksum = crc32(piece, self._checksum)
 
     def bytes_with(self, piece: bytes) -> int:
-        """Return the size by which quotas measure the message once this piece is written too."""
+        """Return the size of the message, as quotas count it, including this next piece."""
         return self.draft.bytes + self.size + len(piece)
 
     @abstractmethod
     def abandon(self) -> None:
-        """Give it up, unless it is a message's."""
+        """Delete the pieces soon, unless they belong to a message now."""
 
     @abstractmethod
     async def _put(self, piece: bytes) -> None:
-        """Write a piece and `note` it; refuse it before, if the message could not be enqueued any more."""
+        """Write a piece and call `count_piece`. Raise an error before writing it if the message can no longer be
+        enqueued."""
 
     async def _complete(self) -> None:
-        """Do what remains after the last piece. By default nothing does."""
+        """Finish the upload after its last piece. By default there is nothing to do."""
         return
 
     async def _put_first(self, size: int) -> None:
-        piece = bytes(self._begun[:size])
-        del self._begun[:size]
+        piece = bytes(self._buffer[:size])
+        del self._buffer[:size]
         await self._put(piece)

@@ -1,7 +1,7 @@
-"""Which shard a call goes to, and the parts of a store whose calls go to one shard each.
+"""The routing of calls to the shards of a store, and the four parts of such a store.
 
-A queue's shard follows from its numbers, which it has only once it is made: its row is looked for in every shard, and
-its place remembered.
+A hash of a queue's tenant_id and queue_id determines its shard. A call has only the queue's name, so the router
+searches all shards for the queue's row, and remembers where it found it.
 """
 
 from collections.abc import Sequence
@@ -21,54 +21,59 @@ from holdfast.stores.rocks.shard import Shard
 
 
 class Router:
+    """The search for the shard of a queue."""
+
     def __init__(self, shards: Sequence[Shard], tenants: Tenants) -> None:
         self.shards = shards
         self.tenants = tenants
-        self._places: dict[QueueRef, Shard] = {}
+        self._shards_by_ref: dict[QueueRef, Shard] = {}
 
     def find(self, ref: QueueRef) -> Shard | None:
-        """Return the shard of a queue; None if there is no such queue."""
-        shard = self._places.get(ref)
+        """Return the shard of a queue, or None if there is no such queue."""
+        shard = self._shards_by_ref.get(ref)
         if shard is not None:
             if shard.catalog.find(ref) is not None:
                 return shard
-            # It was deleted. If it was made again, it may be in another shard.
-            del self._places[ref]
+            # The queue was deleted. If it was created again, it may be in another shard.
+            del self._shards_by_ref[ref]
         for shard in self.shards:
             if shard.catalog.find(ref) is not None:
-                self._places[ref] = shard
+                self._shards_by_ref[ref] = shard
                 return shard
         return None
 
-    def of(self, ref: QueueRef) -> Shard:
-        """Return the shard of a queue; of a queue that does not exist the first one, which says so as any other."""
+    def find_any(self, ref: QueueRef) -> Shard:
+        """Return the shard of a queue. For a missing queue return the first shard, whose methods raise `QueueNotFound`
+        as those of any other would."""
         return self.find(ref) or self.shards[0]
 
-    async def of_new(self, ref: QueueRef) -> Shard:
-        """Return the shard of a queue that exists, or is to be made before the caller suspends."""
+    async def choose(self, ref: QueueRef) -> Shard:
+        """Return the shard of a queue. For a missing queue return the shard that owns it if the caller creates it
+        before it suspends."""
         if (shard := self.find(ref)) is not None:
             return shard
         if len(self.shards) == 1:
             return self.shards[0]
         await self.tenants.require_on_disk(ref.tenant)
-        # It may have been made meanwhile.
-        return self.find(ref) or self._of_id(ref, self.tenants.next_queue_id(ref))
+        # Another caller may have created the queue during the wait.
+        return self.find(ref) or self._owner(ref, self.tenants.next_queue_id(ref))
 
-    async def of_upload(self, ref: QueueRef) -> Shard:
-        """Return the shard of a queue that exists, or of one that is made once an upload to it is complete."""
-        shard = await self.of_new(ref)
+    async def choose_for_upload(self, ref: QueueRef) -> Shard:
+        """Return the shard of a queue. For a missing queue reserve a queue_id, and return the shard that owns it, so
+        that the queue can be created there once the upload is complete."""
+        shard = await self.choose(ref)
         if shard.catalog.find(ref) is None:
-            return self._of_id(ref, self.tenants.set_queue_id_aside(ref))
+            return self._owner(ref, self.tenants.reserve_queue_id(ref))
         return shard
 
-    def _of_id(self, ref: QueueRef, queue_id: int) -> Shard:
+    def _owner(self, ref: QueueRef, queue_id: int) -> Shard:
         tenant = self.tenants.get(ref.tenant)
         assert tenant is not None
         return self.shards[keys.shard_of(keys.prefix(tenant.tenant_id, queue_id), len(self.shards))]
 
 
 class RoutedDirectory:
-    """`LimitedQueueDirectory`. Tenants are in the first shard."""
+    """The `LimitedQueueDirectory` of a store with shards. The rows of tenants are in the first shard."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -79,7 +84,7 @@ class RoutedDirectory:
         return await self._router.shards[0].directory.put_tenant(tenant, config)
 
     async def find_queue(self, ref: QueueRef) -> QueueRow | None:
-        return await self._router.of(ref).directory.find_queue(ref)
+        return await self._router.find_any(ref).directory.find_queue(ref)
 
     async def list_queues(self, tenant: str) -> list[QueueRow]:
         rows = [await shard.directory.list_queues(tenant) for shard in self._router.shards]
@@ -89,33 +94,33 @@ class RoutedDirectory:
         return [row for shard in self._router.shards for row in await shard.directory.list_limited()]
 
     async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
-        shard = await self._router.of_new(ref)
+        shard = await self._router.choose(ref)
         return await shard.directory.create_queue(ref, now_ms)
 
     async def change_queue(self, ref: QueueRef, change: QueueChange, now_ms: int) -> QueueRow:
-        return await self._router.of(ref).directory.change_queue(ref, change, now_ms)
+        return await self._router.find_any(ref).directory.change_queue(ref, change, now_ms)
 
 
 class RoutedSchedules:
-    """`ScheduleStore`."""
+    """The `ScheduleStore` of a store with shards."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
 
     async def find(self, ref: QueueRef, name: str) -> Schedule | None:
-        return await self._router.of(ref).schedules.find(ref, name)
+        return await self._router.find_any(ref).schedules.find(ref, name)
 
     async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
-        return await self._router.of(ref).schedules.page(ref, after, limit)
+        return await self._router.find_any(ref).schedules.page(ref, after, limit)
 
     async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
-        return await self._router.of(ref).schedules.put(ref, was, schedule, now_ms)
+        return await self._router.find_any(ref).schedules.put(ref, was, schedule, now_ms)
 
     async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
-        return await self._router.of(ref).schedules.fire(ref, schedule, tick, now_ms)
+        return await self._router.find_any(ref).schedules.fire(ref, schedule, tick, now_ms)
 
     async def delete(self, ref: QueueRef, name: str, now_ms: int) -> bool:
-        return await self._router.of(ref).schedules.delete(ref, name, now_ms)
+        return await self._router.find_any(ref).schedules.delete(ref, name, now_ms)
 
     async def due(self, limit: int, now_ms: int) -> DueSchedules:
         found = [await shard.schedules.due(limit, now_ms) for shard in self._router.shards]
@@ -125,29 +130,29 @@ class RoutedSchedules:
 
 
 class RoutedLedgers:
-    """`LedgerStore`."""
+    """The `LedgerStore` of a store with shards."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
 
     async def entries(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
-        return await self._router.of(ref).ledgers.entries(ref, consumer, now_ms, number)
+        return await self._router.find_any(ref).ledgers.entries(ref, consumer, now_ms, number)
 
     async def ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
-        return await self._router.of(ref).ledgers.ack(ref, consumer, upto, now_ms)
+        return await self._router.find_any(ref).ledgers.ack(ref, consumer, upto, now_ms)
 
     async def extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
-        return await self._router.of(ref).ledgers.extend(ref, consumer, lease_ms, now_ms)
+        return await self._router.find_any(ref).ledgers.extend(ref, consumer, lease_ms, now_ms)
 
 
 class RoutedPayloads:
-    """`PayloadStore`."""
+    """The `PayloadStore` of a store with shards."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
 
     async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> RocksStage:
-        shard = await self._router.of_upload(ref) if auto_create else self._router.of(ref)
+        shard = await self._router.choose_for_upload(ref) if auto_create else self._router.find_any(ref)
         try:
             return await shard.staging.stage(ref, draft, now_ms, auto_create=auto_create)
         except BaseException:
@@ -155,4 +160,4 @@ class RoutedPayloads:
             raise
 
     async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> RocksPieceReader:
-        return await self._router.of(ref).staging.read(ref, id, pieces, start)
+        return await self._router.find_any(ref).staging.read(ref, id, pieces, start)

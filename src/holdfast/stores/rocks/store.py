@@ -1,9 +1,11 @@
-"""The embedded store: one directory, one database or several shards, and the contract over them."""
+"""The embedded store: a directory with one database or several shards, as one `Store`.
+
+`RocksStore` opens and closes the shards, reopens them after a failed write or sync, and routes each call to its shard.
+"""
 
 import dataclasses
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,10 +15,10 @@ from holdfast.clock import continue_from
 from holdfast.dice import Dice
 from holdfast.model.answers import Counts, Enqueued, Found, Result
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.events import Event, JournalEvent, format_positions, parse_positions
-from holdfast.model.message import Draft, Pieces, Receipt, State
+from holdfast.model.events import Event, parse_positions
+from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import ClaimRequest, Filter, Move, StateChange, Verb, Verdict, states_of
+from holdfast.model.requests import ClaimRequest, Filter, Move, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime, Ticket, shield
 from holdfast.stores.contract import (
     AlterStep,
@@ -33,7 +35,6 @@ from holdfast.stores.contract import (
 )
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.free_space import LOW_DISK_BYTES, DiskRoom
-from holdfast.stores.logic.bulk import alter
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.rocks.directory.store_facts import ShardFacts, begin_session
 from holdfast.stores.rocks.directory.tenants import Tenants
@@ -49,22 +50,22 @@ from holdfast.stores.rocks.engine.reopening import (
     remove_probe,
 )
 from holdfast.stores.rocks.engine.shard_links import ShardLinks
-from holdfast.stores.rocks.journal.journal import ShardPage
+from holdfast.stores.rocks.journal.journal import merge_pages
 from holdfast.stores.rocks.payloads.staging import RocksStage
 from holdfast.stores.rocks.recovery.layout import Layout, Opened, find_or_make_layout, note_closed, open_databases
 from holdfast.stores.rocks.recovery.marker import write_marker
 from holdfast.stores.rocks.recovery.opening import lock_directory
 from holdfast.stores.rocks.routing import RoutedDirectory, RoutedLedgers, RoutedPayloads, RoutedSchedules, Router
 from holdfast.stores.rocks.shard import Shard
+from holdfast.stores.rocks.shard_moves import move_between_shards
 from holdfast.telemetry.figures import SYNC_BOUNDS, FamilyFigures, Figures, Histogram
 
 _log = logging.getLogger("holdfast")
 
-# Payloads in pieces that one step of a move copies to another shard: about so many bytes, but at least one payload.
-_COPIED_BYTES = 16 << 20
-
 
 class RocksStore:
+    """The embedded store, a `Store`. `stores/contract.py` documents the methods."""
+
     capabilities = Capabilities(
         claims_inline=True, is_durable=True, streams_above=PIECES_ABOVE, lists_limited_queues=True
     )
@@ -81,8 +82,14 @@ class RocksStore:
         reopen_after_ms: int = REOPEN_AFTER_MS,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
     ) -> None:
-        """`shards`: the number of shards of a new store, 1 by default; a store that has another number is refused."""
-        # The real path: a relative one, or one over a symbolic link, could come to mean another directory.
+        """Prepare a store in the directory `path`, which `open` creates if it is missing.
+
+        `shards` is the number of shards of a new store, by default 1. Opening a store with another number of shards
+        fails. Enqueues are refused while less than `low_disk_bytes` are free. After a failed write or sync, the first
+        attempt to reopen the store is made after `reopen_after_ms`. `checkpoint_bytes` bounds the changes that are only
+        in the log.
+        """
+        # The resolved path, because a relative path or a symbolic link may later lead to another directory.
         self._path = Path(os.path.realpath(path))
         self._dice = dice
         self._durability = durability
@@ -92,11 +99,12 @@ class RocksStore:
         self._reopen_after_ms = reopen_after_ms
         self._checkpoint_bytes = checkpoint_bytes
         self._reopening: Reopening | None = None
-        # The store's own, not the databases': nobody may open the directory while a stopped store is reopened.
+        # Held by the store and not by its databases, so that no other process can open the directory while a stopped
+        # store is reopened.
         self._lock: DirectoryLock | None = None
-        # Empty while the store is closed, and while a stopped one is being opened again.
+        # Empty while the store is closed, and while it is being reopened.
         self.databases: list[Database] = []
-        # Counted before the store was reopened, and not yet taken.
+        # Tallies from before the store was reopened that `take_tallies` has not returned yet.
         self._earlier_tallies: dict[QueueRef, dict[Event, int]] = {}
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
@@ -108,12 +116,12 @@ class RocksStore:
             self._lock.release()
             raise
         remove_probe(self._path)
-        self._room = DiskRoom(self._path, runtime, self._low_disk_bytes)
-        self._reopening = Reopening(self._path, runtime, self._reopen_after_ms, self._reopen, self._lose)
+        self._disk_room = DiskRoom(self._path, runtime, self._low_disk_bytes)
+        self._reopening = Reopening(self._path, runtime, self._reopen_after_ms, self._reopen, self._fail_permanently)
         try:
             self._open(opened, listener, runtime)
         except BaseException:
-            self._let_go()
+            self._drop_parts()
             for database in opened.databases:
                 database.close()
             note_closed(self._layout)
@@ -134,7 +142,7 @@ class RocksStore:
         uploads: dict[int, RocksStage] = {}
         self.shards = [
             Shard(
-                *(engine, tenants, each, listener, runtime, self._room, self._dice, uploads),
+                *(engine, tenants, each, listener, runtime, self._disk_room, self._dice, uploads),
                 shards=len(databases),
                 journal_retention_ms=self._journal_retention_ms,
                 checkpoint_bytes=self._checkpoint_bytes,
@@ -146,17 +154,17 @@ class RocksStore:
             continue_from(runtime.clock, shard.journal.latest_at)
         self._router = Router(self.shards, tenants)
         self._links = ShardLinks(runtime, opened.last_link)
-        # A store without shards goes to its parts directly.
-        self._only = only = self.shards[0] if len(self.shards) == 1 else None
+        # A store with one shard uses that shard's parts without routing.
+        self._only_shard = only = self.shards[0] if len(self.shards) == 1 else None
         self._directory: LimitedQueueDirectory = RoutedDirectory(self._router) if only is None else only.directory
         self._schedules: ScheduleStore = RoutedSchedules(self._router) if only is None else only.schedules
         self._ledgers: LedgerStore = RoutedLedgers(self._router) if only is None else only.ledgers
         self._payloads: PayloadStore = RoutedPayloads(self._router) if only is None else only.staging
-        # The engine that says whether the store is up: all of them stop together.
+        # Any engine shows whether the store has stopped, because all engines stop together.
         self._engine = self._engines[0]
         begin_session(facts, self._dice)
         for engine in self._engines:
-            engine.on_stop = self._stopped
+            engine.on_stop = self._stop
         for shard in self.shards:
             shard.start(runtime.clock.now_ms())
         for engine in self._engines:
@@ -167,7 +175,7 @@ class RocksStore:
         if self._reopening is None:
             return
         await self._reopening.close()
-        self._room.close()
+        self._disk_room.close()
         databases, self.databases = self.databases, []
         if not databases:
             self._close_engines()
@@ -186,7 +194,7 @@ class RocksStore:
                     shard.facts.end_session()
                     shard.engine.sync_now()
         finally:
-            self._let_go()
+            self._drop_parts()
             try:
                 self._close_databases(databases, had_stopped=had_stopped)
             finally:
@@ -206,7 +214,7 @@ class RocksStore:
             if not had_stopped:
                 note_closed(self._layout)
         elif had_stopped:
-            # Every caller since the stop was refused; there is nothing left to save.
+            # Every call since the stop has failed, so no change depends on a clean close.
             _log.warning("%s", failure.message)
         else:
             raise failure
@@ -219,24 +227,27 @@ class RocksStore:
         for engine in self._engines:
             engine.close(failure)
 
-    def _let_go(self, failure: StoreUnavailable | None = None) -> None:
-        """Drop everything that holds a handle: the directory stays locked while one lives. Later calls are refused by
-        the engine, with `failure` if given, before any dropped part is missed."""
+    def _drop_parts(self, failure: StoreUnavailable | None = None) -> None:
+        """Drop every part that refers to a database: RocksDB locks its directory while a reference exists.
+
+        Later calls raise `failure`, or the error of a closed store, before they need a dropped part.
+        """
         self._close_engines(failure)
         for shard in self.__dict__.get("shards", ()):
             shard.close()
-        for name in ("shards", "_only", "_router", "_links", "_directory", "_schedules", "_ledgers", "_payloads"):
+        for name in ("shards", "_only_shard", "_router", "_links", "_directory", "_schedules", "_ledgers", "_payloads"):
             self.__dict__.pop(name, None)
 
     # --- After a failed write or sync --------------------------------------------------------------------------
 
-    def _stopped(self, cause: str) -> None:
-        """Stop the other shards too: they share the disk, and reading everything again is only safe for all at once."""
+    def _stop(self, cause: str) -> None:
+        """Stop all shards after one of them has stopped. They share the disk, and are only safe to read again all
+        together."""
         assert self._reopening is not None
-        if self._engine.on_stop is _ignore:
+        if self._engine.on_stop is _ignore_stop:
             return
         for engine in self._engines:
-            engine.on_stop = _ignore
+            engine.on_stop = _ignore_stop
         for engine in self._engines:
             if engine.failure is None:
                 engine.stop(RuntimeError(cause))
@@ -244,44 +255,48 @@ class RocksStore:
         self._listener.stopped()
 
     async def _reopen(self) -> None:
-        """Read everything again from disk: memory holds what the disk may have lost. Calls are refused until the end,
-        with the error of the stop."""
+        """Open the databases again, and read everything from disk.
+
+        Memory may have changes that the disk has lost. Until the end, calls raise the error of the stop.
+        """
         failure = self._engine.failure
         if self.databases:
-            # Calls on a lane run one after the other: the sync or backup under way when the store stopped ends before
-            # the parts it belongs to are dropped.
+            # Functions offloaded to a lane run one after the other. So this waits for the sync or backup that was
+            # running when the store stopped, before its parts are dropped.
             for engine in self._engines:
                 await self._runtime.offload(lambda: None, thread=engine.shard)
             for shard in self.shards:
                 await shard.checkpoints.close()
             old, self.databases = self.databases, []
-            self._keep_tallies()
-            self._let_go(failure)
+            self._save_tallies()
+            self._drop_parts(failure)
             for database in old:
                 await self._runtime.offload(partial(close_stopped, database))
-        # The directory has been locked all the time: no other process could open the store in between.
+        # The directory has been locked all the time, so no other process can have opened the store.
         opened = await self._runtime.offload(lambda: open_after_failure(self._layout, self._lock))
         try:
             self._open(opened, self._listener, self._runtime)
         except BaseException:
-            self._let_go(failure)
+            self._drop_parts(failure)
             for database in opened.databases:
                 await self._runtime.offload(partial(close_stopped, database))
             raise
         self._listener.reopened()
 
-    def _lose(self, error: HandleNotClosed) -> None:
+    def _fail_permanently(self, error: HandleNotClosed) -> None:
+        """Refuse every call for the life of the process, because the database could not be closed."""
         self._close_engines(error)
         self._listener.lost(error.message)
 
-    def _keep_tallies(self) -> None:
+    def _save_tallies(self) -> None:
+        """Add the tallies of all shards to `_earlier_tallies`."""
         for shard in self.shards:
             for ref, counts in shard.journal.take_tallies().items():
                 kept = self._earlier_tallies.setdefault(ref, {})
                 for event, count in counts.items():
                     kept[event] = kept.get(event, 0) + count
 
-    # --- Parts, which reopening replaces -----------------------------------------------------------------------
+    # --- Parts; reopening the store replaces them --------------------------------------------------------------
 
     @property
     def directory(self) -> LimitedQueueDirectory:
@@ -304,25 +319,26 @@ class RocksStore:
         return self._payloads
 
     def shard_of(self, ref: QueueRef) -> int:
-        # A stopped store has no shards. Nothing can be claimed then, nor from a queue that does not exist.
-        return 0 if len(self._engines) == 1 or self._engine.failure is not None else self._router.of(ref).number
+        # While the store is stopped it has no shards; any number will do, because its calls fail.
+        return 0 if len(self._engines) == 1 or self._engine.failure is not None else self._router.find_any(ref).number
 
-    def _of(self, ref: QueueRef) -> Shard:
+    def _shard(self, ref: QueueRef) -> Shard:
         """Return the shard to call. Raise `StoreUnavailable` if the store has stopped."""
         if self._engine.failure is not None:
             self._engine.check()
-        return self._only or self._router.of(ref)
+        return self._only_shard or self._router.find_any(ref)
 
     # --- Messages ----------------------------------------------------------------------------------------------
     #
-    # These return the coroutine of the step itself: one of their own would cost as much as a key in the batch.
+    # These methods are not `async`, but return the coroutine of the step: another coroutine around it would cost as
+    # much as writing a key.
 
     def enqueue(
         self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool
     ) -> Coroutine[Any, Any, list[Enqueued]]:
         if self._engine.failure is not None:
             self._engine.check()
-        shard = self._only or self._router.find(ref)
+        shard = self._only_shard or self._router.find(ref)
         if shard is None or shard.checkpoints.is_behind:
             return self._enqueue_later(ref, drafts, now_ms, auto_create=auto_create)
         return shard.enqueue(ref, drafts, now_ms, auto_create=auto_create)
@@ -330,43 +346,44 @@ class RocksStore:
     async def _enqueue_later(
         self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool
     ) -> list[Enqueued]:
-        """Enqueue once it is known which shard the queue is in, or will be, and that has room for more changes."""
+        """Enqueue once the shard of a new queue is chosen, and once a shard with too many unwritten changes has written
+        a checkpoint."""
         while True:
             self._engine.check()
-            shard = await self._router.of_new(ref) if auto_create else self._router.of(ref)
+            shard = await self._router.choose(ref) if auto_create else self._router.find_any(ref)
             if not shard.checkpoints.is_behind:
                 return await shard.enqueue(ref, drafts, now_ms, auto_create=auto_create)
             await shard.checkpoints.wait_for_room()
 
     def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Coroutine[Any, Any, Claims]:
-        return self._of(ref).claim(ref, asks, now_ms)
+        return self._shard(ref).claim(ref, asks, now_ms)
 
     def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> Coroutine[Any, Any, list[Result]]:
-        return self._of(ref).settle(ref, verdicts, now_ms)
+        return self._shard(ref).settle(ref, verdicts, now_ms)
 
     def save_state(
         self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int
     ) -> Coroutine[Any, Any, str | None]:
-        return self._of(ref).save_state(ref, receipt, change, now_ms)
+        return self._shard(ref).save_state(ref, receipt, change, now_ms)
 
     # --- Inspection --------------------------------------------------------------------------------------------
 
     async def get(self, ref: QueueRef, id: int) -> Found | None:
-        return self._of(ref).get(ref, id)
+        return self._shard(ref).get(ref, id)
 
     async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
-        return self._of(ref).peek(ref, limit, now_ms)
+        return self._shard(ref).peek(ref, limit, now_ms)
 
     async def browse(
         self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> Listing:
-        return self._of(ref).browse(ref, state, which, after, limit, now_ms)
+        return self._shard(ref).browse(ref, state, which, after, limit, now_ms)
 
     async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
         self._engine.check()
         if queue is not None:
             ref = QueueRef(tenant, queue)
-            return self._of(ref).counts(ref, now_ms)
+            return self._shard(ref).counts(ref, now_ms)
         return Counts.total(each for shard in self.shards for each in shard.counts_of_tenant(tenant, now_ms))
 
     # --- Operators ---------------------------------------------------------------------------------------------
@@ -374,80 +391,47 @@ class RocksStore:
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
-        shard = self._of(ref)
-        if isinstance(verb, Move) and self._only is None:
+        shard = self._shard(ref)
+        if isinstance(verb, Move) and self._only_shard is None:
             target = self._router.find(verb.to)
             if target is not None and target is not shard:
-                return await shield(self._runtime, self._move(shard, target, ref, verb, which, after, limit, now_ms))
+                # The move goes on if the caller is cancelled: its link must be ended and its copies be deleted.
+                move = move_between_shards(self._links, shard, target, ref, verb, which, after, limit, now_ms)
+                return await shield(self._runtime, move)
         return await shard.alter(ref, verb, which, after, limit, now_ms)
 
-    async def _move(
-        self,
-        shard: Shard,
-        target: Shard,
-        ref: QueueRef,
-        verb: Move,
-        which: Filter,
-        after: int | None,
-        limit: int,
-        now_ms: int,
-    ) -> AlterStep:
-        """Move messages to a queue of another shard. Payloads in pieces are copied first, and belong to nobody until
-        the step that makes them their messages'."""
-        links = self._links
-        await links.begin()
-        copied: dict[int, Pieces] = {}
-        try:
-            size = 0
-            for entry in shard.matching(ref, states_of(verb), which, after, limit, now_ms):
-                pieces = entry.envelope.pieces
-                if pieces is None:
-                    continue
-                if copied and size + pieces.size > _COPIED_BYTES:
-                    break
-                size += pieces.size
-                if await target.staging.copy(pieces, shard.engine):
-                    copied[pieces.place] = pieces
-            return await shard.units.run_across(
-                target.units,
-                lambda: links.commit(shard.engine, target.engine, (shard.number, target.number)),
-                lambda unit: alter(unit, ref, verb, which, after, limit),
-                now_ms,
-                copied,
-            )
-        finally:
-            if target.engine.failure is None:
-                target.staging.give_up_copies(copied.values())
-            links.end()
-
-    # --- Upkeep ------------------------------------------------------------------------------------------------
+    # --- Background work and metrics ---------------------------------------------------------------------------
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        """Sweep every shard beside the others. Each tells the listener of its next deadline by itself, so that a shard
-        whose disk holds this call up does not keep later calls from sweeping the others."""
+        """Sweep all shards concurrently.
+
+        Each shard reports its next deadline to the listener itself. So if one shard's disk blocks this call, later
+        calls still sweep the other shards.
+        """
         self._engine.check()
-        if self._only is not None:
-            return await self._only.sweep(limit, now_ms)
-        begun = [self._begin(partial(shard.sweep_beside_others, limit, now_ms)) for shard in self.shards]
+        if self._only_shard is not None:
+            return await self._only_shard.sweep(limit, now_ms)
+        sweeps = [self._start(partial(shard.sweep_beside_others, limit, now_ms)) for shard in self.shards]
         swept: list[Swept] = []
         failures: list[Exception] = []
-        for each in begun:
+        for each in sweeps:
             try:
                 swept.append(await each)
-            except Exception as error:  # every shard is waited for, and the caller gets the first error
+            except Exception as error:  # wait for all shards, then raise the first error
                 failures.append(error)
         if failures:
             raise failures[0]
         ends = [each.next_at for each in swept if each.next_at is not None]
         return Swept(sum(each.changed for each in swept), min(ends, default=None))
 
-    def _begin(self, work: Callable[[], Coroutine[Any, Any, Swept]]) -> Ticket[Swept]:
+    def _start(self, work: Callable[[], Coroutine[Any, Any, Swept]]) -> Ticket[Swept]:
+        """Run `work` in the background, and return the ticket of its result."""
         ticket: Ticket[Swept] = self._runtime.ticket()
 
         async def run() -> None:
             try:
                 swept = await work()
-            except Exception as error:  # the caller's, who waits for the ticket
+            except Exception as error:
                 if ticket.done():
                     raise
                 ticket.set_exception(error)
@@ -461,14 +445,14 @@ class RocksStore:
     async def backup(self, target: str) -> None:
         self._engine.check()
         check_target(Path(target))
-        # Seen through though the caller leaves: no other checkpoint may begin while this one is being copied.
+        # The copy goes on if the caller is cancelled, because no other checkpoint may begin before it has ended.
         await shield(self._runtime, self._copy_to(Path(target)))
 
     async def _copy_to(self, target: Path) -> None:
         layout = Layout(target, self._layout.role._replace(is_made=True))
         await copy_shards([(shard.checkpoints, path) for shard, path in zip(self.shards, layout.paths, strict=True)])
         if layout.has_shards:
-            # Last: without it, the half of a backup is not taken for a store.
+            # Written last: without the marker, an incomplete backup is not taken for a store.
             write_marker(target, None, layout.role)
 
     async def journal(
@@ -478,29 +462,28 @@ class RocksStore:
         positions = parse_positions(after, len(self.shards))
         ends = [None] * len(positions) if until is None else parse_positions(until, len(positions))
         for engine in self._engines:
-            await engine.committed()  # claims ride along with the next sync; a reader wants to see them
+            # Claims are not synced by themselves, but with the next sync. Readers must see their events.
+            await engine.committed()
         retention_ms = None if tenant is None else self._router.tenants.config(tenant).journal_retention_ms
         oldest_at = now_ms - retention_ms if retention_ms is not None else 0
         pages = [
             shard.journal.read(position, limit, tenant, oldest_at, end)
             for shard, position, end in zip(self.shards, positions, ends, strict=True)
         ]
-        return _merged(pages, limit)
-
-    # --- Figures -----------------------------------------------------------------------------------------------
+        return merge_pages(pages, limit)
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
         if self.databases:
-            if not self._earlier_tallies and self._only is not None:
-                return self._only.journal.take_tallies()
-            self._keep_tallies()
+            if not self._earlier_tallies and self._only_shard is not None:
+                return self._only_shard.journal.take_tallies()
+            self._save_tallies()
         taken, self._earlier_tallies = self._earlier_tallies, {}
         return taken
 
     async def figures(self) -> Figures:
         if self._reopening is None or self._reopening.is_closed:
             return Figures(is_up=False)
-        failure, room = self._engine.failure, self._room
+        failure, room = self._engine.failure, self._disk_room
         figures = self._database_figures() if self.databases else Figures(is_up=False)
         return dataclasses.replace(
             figures,
@@ -511,7 +494,7 @@ class RocksStore:
         )
 
     def _database_figures(self) -> Figures:
-        """Return the figures of all shards together."""
+        """Return the sums of the metrics of all shards."""
         syncs, families = Histogram(SYNC_BOUNDS), dict[str, FamilyFigures]()
         every = [engine.figures() for engine in self._engines]
         for each in every:
@@ -529,24 +512,5 @@ class RocksStore:
         )
 
 
-def _merged(pages: list[ShardPage], limit: int) -> JournalPage:
-    """Return the events of all shards by their time, as far as that is known, each shard's in its own order."""
-    if len(pages) == 1:
-        return JournalPage(pages[0].events, format_positions([pages[0].position]))
-    waiting = [deque(page.events) for page in pages]
-    events: list[JournalEvent] = []
-    while len(events) < limit and any(waiting):
-        first = min((each for each in waiting if each), key=lambda each: _order(each[0]))
-        events.append(first.popleft())
-    # Of a shard with events left over, up to before the first of them.
-    positions = [left[0].seq - 1 if left else page.position for page, left in zip(pages, waiting, strict=True)]
-    return JournalPage(events, format_positions(positions))
-
-
-def _order(event: JournalEvent) -> tuple[int, bool]:
-    """What arrives from another shard follows what left there."""
-    return event.at, event.event is Event.MOVED and (event.reason or "").startswith("from ")
-
-
-def _ignore(cause: str) -> None:
-    """A store that has stopped does not stop again."""
+def _ignore_stop(cause: str) -> None:
+    """Do nothing: the handler of an engine of a store that has stopped already."""

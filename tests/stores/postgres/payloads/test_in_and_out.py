@@ -13,7 +13,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING, ClaimRequest, Edit, Move, Purge, Redrive, Settle
 from holdfast.stores.contract import QueueChange
 from holdfast.stores.event_loop.notices import Notices
-from holdfast.stores.payloads.pieces import PIECE, PIECES_ABOVE
+from holdfast.stores.payloads.pieces import PIECE_BYTES, PIECES_ABOVE
 from holdfast.stores.postgres.cluster.slots import slot_of
 from holdfast.stores.postgres.operations import message_moves
 from tests.postgres.landing_calls import connected, opened
@@ -53,8 +53,8 @@ async def test_a_payload_much_larger_than_a_piece_comes_out_as_it_went_in(urls: 
         async for part in await reader_of(store, delivery):
             received.update(part)
             parts += 1
-            assert len(part) <= PIECE
-        assert parts == (blocks << 20) // PIECE
+            assert len(part) <= PIECE_BYTES
+        assert parts == (blocks << 20) // PIECE_BYTES
         assert received.digest() == sent.digest()
         await settle(store, Settle.ACK, delivery)
         assert (await store.counts(*REF, now_ms())).bytes == 0
@@ -107,7 +107,7 @@ async def test_a_payload_is_read_from_any_byte_on(urls: list[str]) -> None:
         await upload(store)
         delivery = await claim(store)
         assert delivery.pieces is not None
-        for start in (1, PIECE - 1, PIECE, PIECE + 1, len(PAYLOAD) - 1, len(PAYLOAD), len(PAYLOAD) + 1):
+        for start in (1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, *range(len(PAYLOAD) - 1, len(PAYLOAD) + 2)):
             reader = await store.payloads.read(REF, delivery.snowflake, delivery.pieces, start)
             assert b"".join([part async for part in reader]) == PAYLOAD[start:], start
 
@@ -253,7 +253,7 @@ async def test_reading_ends_with_an_error_once_the_message_is_gone(urls: list[st
         await upload(store)
         delivery = await claim(store)
         reader = await reader_of(store, delivery)
-        assert await anext(reader) == PAYLOAD[:PIECE]
+        assert await anext(reader) == PAYLOAD[:PIECE_BYTES]
         await settle(store, Settle.ACK, delivery)
         with pytest.raises(MessageNotFound):
             await anext(reader)

@@ -1,4 +1,4 @@
-"""A store on disk that a test ends and opens again."""
+"""A store on disk that a test closes or kills, and opens again."""
 
 from pathlib import Path
 from typing import Any

@@ -22,13 +22,13 @@ def reopen(restartable: RestartableStore) -> Holdfast:
 @pytest.fixture(autouse=True)
 def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count the queues that each shard loads or makes."""
-    make_shelf = Shard._make_shelf
+    make_queue_state = Shard._make_queue_state
 
     def counting(shard: Shard, *parts: Any) -> QueueState:
         shard.__dict__["loaded"] = shard.__dict__.get("loaded", 0) + 1
-        return make_shelf(shard, *parts)
+        return make_queue_state(shard, *parts)
 
-    monkeypatch.setattr(Shard, "_make_shelf", counting)
+    monkeypatch.setattr(Shard, "_make_queue_state", counting)
 
 
 def loaded(hf: Holdfast) -> int:
@@ -80,7 +80,7 @@ def test_looking_for_a_queue_that_does_not_exist_loads_and_keeps_nothing(restart
         assert hf.queue("other").claim(1) == []
         assert hf.queue("mail", tenant="nobody").claim(1) == []
     assert loaded(hf) == 0
-    assert core_of(hf).store.shards[0].catalog._shelves == {}  # type: ignore[attr-defined]
+    assert core_of(hf).store.shards[0].catalog._loaded == {}  # type: ignore[attr-defined]  # `core_of` has any store
 
 
 def test_a_peek_and_the_counts_of_a_queue_that_was_just_loaded_are_complete(restartable: RestartableStore) -> None:

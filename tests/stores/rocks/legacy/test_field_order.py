@@ -1,4 +1,4 @@
-"""The order of a stored item's fields differs between legacy databases, and is found out from what is in each."""
+"""The order of a stored_item's fields differs between legacy databases, and is inferred from the values of each."""
 
 import logging
 import shutil
@@ -10,8 +10,9 @@ import pytest
 import holdfast
 from holdfast.cli.main import app
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.stores.rocks.legacy.entries import LegacyMessage
 from holdfast.stores.rocks.legacy.field_order import ORDERS, FieldOrderChoice, choose_order
-from holdfast.stores.rocks.legacy.legacy_database import LegacyMessage, opened
+from holdfast.stores.rocks.legacy.legacy_database import opened
 from holdfast.stores.rocks.legacy.message_import import MigrationProgress
 from holdfast.stores.rocks.legacy.migration import NEW, LegacyMigration, migrate_legacy
 from tests.machinery.legacy.databases import ITEM_ORDERS, LegacyWriter, index_key, make_legacy
@@ -25,7 +26,7 @@ plain_or_packed = pytest.mark.parametrize("packs", [False, True], ids=["plain", 
 
 
 def spelled(order: str) -> str:
-    """The order of a struct of legacy.capnp, as Holdfast says it."""
+    """Return the order of the fields of a struct in legacy.capnp, as `FieldOrder` writes it."""
     rest, names = order.removeprefix("Item"), []
     while rest:
         [part] = [part for part in NAMES if rest.startswith(part)]
@@ -120,12 +121,12 @@ def test_the_order_of_most_values_is_chosen_and_the_others_are_unreadable(tmp_pa
 
 
 async def test_a_copy_that_was_begun_with_another_order_is_not_continued(tmp_path: Path) -> None:
-    """As an older version leaves it, which knew of one order and did not note it."""
+    """An older version read only one order, and did not store it in the progress."""
     path = tmp_path / "store"
     make_legacy(path, 20, seed=1, now_s=NOW_S, order="ItemIdContentsKey", is_damaged=False)
     migration = LegacyMigration(path)
     await migration.open()
-    await migration._intake.note(MigrationProgress(begun_at=NOW_S * 1_000))
+    await migration._importer.note(MigrationProgress(begun_at=NOW_S * 1_000))
     await migration.close()
 
     with pytest.raises(StoreUnavailable, match="was begun with fields in the order contents, visibility_ts_index_key"):

@@ -1,4 +1,4 @@
-"""Databases of the legacy layout, read: every message once, and everything else told of as what it is."""
+"""Reading databases of the legacy layout: each message is returned once, and every other key is reported by kind."""
 
 import random
 import subprocess
@@ -14,8 +14,9 @@ import pytest
 import holdfast
 from holdfast.model import ids
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.stores.rocks.legacy.entries import LegacyMessage, LegacyPosition, Oddity
 from holdfast.stores.rocks.legacy.field_order import FieldOrder
-from holdfast.stores.rocks.legacy.legacy_database import LegacyMessage, LegacyPosition, Oddity, opened
+from holdfast.stores.rocks.legacy.legacy_database import opened
 from holdfast.stores.rocks.legacy.values import (
     LeaseEntry,
     StoredItem,
@@ -195,7 +196,7 @@ async def test_opened_as_a_store_it_refuses_every_change_and_says_what_to_do(
 ) -> None:
     make_legacy(tmp_path / "old", 5, seed=1, now_s=NOW_S)
     async with holdfast.open_async(str(tmp_path / "old")) as hf:
-        with pytest.raises(InvalidArgument, match=r"is only read: .*holdfast db migrate"):
+        with pytest.raises(InvalidArgument, match=r"opened read-only: .*holdfast db migrate"):
             await change(hf.queue())
 
 

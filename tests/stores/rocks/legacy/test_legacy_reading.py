@@ -1,4 +1,4 @@
-"""A legacy database opened for reading: its directory stays as it was, and leases end while it is open."""
+"""A legacy database opened for reading: its directory does not change, and leases end while it is open."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ with holdfast.open(sys.argv[1]) as hf:
 
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
-    """A directory that every user reaches; pytest's own are closed to others."""
+    """Return a directory that every user may read, unlike pytest's own."""
     path = Path(tempfile.mkdtemp(dir="/tmp", prefix="holdfast-test-"))
     path.chmod(0o755)
     yield path
@@ -83,7 +83,7 @@ async def test_reading_changes_nothing_in_the_directory(tmp_path: Path, families
 
 
 def test_a_database_whose_program_was_killed_is_read_whole_and_stays_as_it_was(tmp_path: Path) -> None:
-    """Its last writes are only in RocksDB's log."""
+    """The last writes of a killed program are only in RocksDB's log."""
     path = tmp_path / "old"
     subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
     before = listing_of(path)

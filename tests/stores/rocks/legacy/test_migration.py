@@ -1,4 +1,4 @@
-"""A legacy database becomes a store: whole, or not at all, wherever the migration is interrupted."""
+"""A legacy database becomes a store completely or not at all, wherever the migration is interrupted."""
 
 import asyncio
 import base64
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from holdfast.cli.main import app
 from holdfast.clock import SystemClock
 from holdfast.model import ids
 from holdfast.model.errors import StoreUnavailable
+from holdfast.stores.rocks.legacy.entries import LegacyMessage
 from holdfast.stores.rocks.legacy.legacy_database import opened
+from holdfast.stores.rocks.legacy.message_import import MigrationProgress
 from holdfast.stores.rocks.legacy.migration import NEW, UNREADABLE, LegacyMigration, migrate_legacy
 from holdfast.stores.rocks.verify.store_check import verify
 from tests.machinery.legacy.databases import LegacyWriter, index_key, make_legacy
@@ -28,7 +31,7 @@ from tests.seeds import run_seed
 
 
 class Stopped(Exception):
-    """As if the process had ended here."""
+    """Raised to interrupt the migration as the end of the process would."""
 
 
 def now_s() -> int:
@@ -105,12 +108,12 @@ async def test_a_message_lost_in_the_copy_is_found_out(tmp_path: Path, monkeypat
     make_legacy(path, 300, seed=1, now_s=now_s(), is_damaged=False)
     migration = LegacyMigration(path)
     await migration.open()
-    put = migration._intake.put
+    put = migration._importer.put
 
-    async def lose_one(messages, progress, at):  # type: ignore[no-untyped-def]
+    async def lose_one(messages: Sequence[LegacyMessage], progress: MigrationProgress, at: int) -> None:
         await put(messages[1:], progress, at)
 
-    monkeypatch.setattr(migration._intake, "put", lose_one)
+    monkeypatch.setattr(migration._importer, "put", lose_one)
     while await migration.copy_once():
         pass
     with pytest.raises(StoreUnavailable, match="Nothing was removed"):
@@ -124,7 +127,7 @@ async def test_a_message_lost_in_the_copy_is_found_out(tmp_path: Path, monkeypat
 
 
 async def test_interrupted_anywhere_it_goes_on(tmp_path: Path) -> None:
-    """Each time it is told of its progress, it ends there, and is begun again."""
+    """Interrupt the migration at each report of its progress, and run it again."""
     path = tmp_path / "store"
     expected = make_legacy(path, 400, seed=run_seed(), now_s=now_s())
     stops = 0

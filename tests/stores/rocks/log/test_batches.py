@@ -41,7 +41,7 @@ def state_of(hf: Holdfast) -> dict[str, Any]:
     store.shards[0].engine.write()  # type: ignore[attr-defined]
     database = store.shards[0].engine.database  # type: ignore[attr-defined]
     found: dict[str, Any] = items_of(database)
-    for queue in store.shards[0].catalog._shelves.values():  # type: ignore[attr-defined]
+    for queue in store.shards[0].catalog._loaded.values():  # type: ignore[attr-defined]
         levels = queue._make_windows()
         found[f"levels of {queue.row.ref}"] = {level: set(window._live) for level, window in levels.items() if window}
         found[f"leases of {queue.row.ref}"] = set(queue._leases._live)

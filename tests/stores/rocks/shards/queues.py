@@ -1,4 +1,4 @@
-"""Queues of a store with shards, found by the shard that owns them."""
+"""Find queues of a store with shards by the shard that owns them."""
 
 from holdfast.client.blocking import Holdfast, Queue
 from holdfast.model.names import QueueRef
@@ -12,7 +12,7 @@ def shard_of(hf: Holdfast, queue: str, tenant: str = "default") -> int:
 
 
 def queue_in(hf: Holdfast, shard: int, tenant: str = "default") -> Queue:
-    """A new queue that the shard owns."""
+    """Return a new queue that the shard owns."""
     for _ in range(100):
         name = f"queue-{len(hf.queues(tenant=tenant))}"
         hf.queue(name, tenant=tenant).set_policy(max_retries=100)

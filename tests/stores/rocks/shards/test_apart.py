@@ -1,4 +1,4 @@
-"""A shard whose disk is held up holds up no other: calls, waiters and sweeps of the others go on (SPEC 4.4)."""
+"""A shard with a blocked disk does not block calls, waiters and sweeps of the other shards (SPEC 4.4)."""
 
 import asyncio
 import threading
@@ -10,6 +10,7 @@ import pytest
 from holdfast.client.blocking import Holdfast, Queue
 from holdfast.client.client import AsyncHoldfast
 from holdfast.dice import SeededDice
+from holdfast.model.names import QueueRef
 from holdfast.server.embedded import open_on_loop
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine.database import Database
@@ -21,7 +22,7 @@ PATIENCE_S = 60.0
 
 
 class Gate:
-    """Holds the syncs of one shard from `close` on, until it is opened."""
+    """A gate that blocks the syncs of one shard from `close` until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._held: int | None = None
@@ -44,7 +45,10 @@ class Gate:
         self._go_on.set()
 
     def __enter__(self) -> None:
-        """Inside of the store: a store whose sync is held cannot be closed."""
+        """Enter within the `with` block of the store, so that the gate opens before the store closes.
+
+        A store with a blocked sync cannot be closed.
+        """
 
     def __exit__(self, *_: object) -> None:
         self.open()
@@ -149,7 +153,7 @@ def test_while_one_shards_sync_is_held_the_others_are_swept(tmp_path: Path, gate
 def test_checkpoints_of_a_held_shard_hold_up_no_other_shards(tmp_path: Path, gate: Gate) -> None:
     with open_store(tmp_path / "store", shards=SHARDS, checkpoint_bytes=256 << 10) as hf, gate:
         held, free = queue_in(hf, 1), queue_in(hf, 3)
-        checkpoints = core_of(hf).store.shards[3].checkpoints  # type: ignore[attr-defined]
+        checkpoints = core_of(hf).store.shards[3].checkpoints  # type: ignore[attr-defined]  # `core_of` has any store
         gate.close(1)
         while not gate.reached.is_set():
             held.enqueue([bytes(1_000)] * 10)
@@ -166,7 +170,12 @@ def test_a_busy_queue_wakes_only_the_waiters_of_its_own_queue(tmp_path: Path) ->
         passes: list[str] = []
         store = core_of(hf).store
         claim = store.claim
-        store.claim = lambda ref, *rest: (passes.append(ref.queue), claim(ref, *rest))[1]  # type: ignore[method-assign]
+
+        def counted(ref: QueueRef, *rest: Any) -> Any:
+            passes.append(ref.queue)
+            return claim(ref, *rest)
+
+        store.claim = counted  # type: ignore[method-assign]  # counts the passes over each queue
         waiting, answers = in_thread(lambda: calm.claim(wait="1h"))
         _until(lambda: calm.stats().waiters == 1)
         passes.clear()

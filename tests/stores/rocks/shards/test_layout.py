@@ -49,7 +49,7 @@ def test_a_store_keeps_the_number_of_shards_it_was_made_with(filled: Path, tmp_p
     assert sorted(each.name for each in (store / "shards-1").iterdir()) == ["0", "1", "2", "3"]
     for shards in (None, SHARDS):
         with open_store(store, shards=shards) as hf:
-            assert len(core_of(hf).store.shards) == SHARDS  # type: ignore[attr-defined]
+            assert len(core_of(hf).store.shards) == SHARDS  # type: ignore[attr-defined]  # `core_of` has any store
             assert hf.tenant("acme").stats().ready == QUEUES
 
 
@@ -202,10 +202,10 @@ def test_a_queue_that_is_made_after_a_wait_for_a_checkpoint_is_in_the_shard_of_i
         async def wait_for_room(checkpoints: Checkpoints) -> None:
             nonlocal waits
             waits += 1
-            router = core_of(hf).store._router  # type: ignore[attr-defined]
+            router = core_of(hf).store._router  # type: ignore[attr-defined]  # `core_of` has any store
             for number in range(3):
                 ref = QueueRef("default", f"meanwhile-{waits}-{number}")
-                await (await router.of_new(ref)).directory.create_queue(ref, 0)
+                await (await router.choose(ref)).directory.create_queue(ref, 0)
 
         with monkeypatch.context() as patched:
             patched.setattr(Checkpoints, "is_behind", property(lambda _: waits < 5))

@@ -1,4 +1,4 @@
-"""Messages that move from one shard to another: whole, once, and in both shards or in neither after a crash."""
+"""Messages that move between shards arrive complete and once; after a crash, both shards have the move or neither."""
 
 import itertools
 import json
@@ -104,7 +104,7 @@ def test_more_large_payloads_than_one_step_copies_all_arrive(hf: Holdfast) -> No
 def test_a_payload_that_an_earlier_attempt_copied_in_vain_is_not_swept_away_after_the_move(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both attempts copy to the same place."""
+    """Both attempts copy to the same blob id."""
     source, target = queue_in(hf, 2), queue_in(hf, 3)
     source.enqueue(LARGE)
 
@@ -224,7 +224,7 @@ def found_in(store: Path, *queues: str) -> list[list[bytes]]:
 def test_whatever_write_is_the_last_one_a_moved_message_is_in_exactly_one_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill leaves what was written up to some write, also between the two halves of a link."""
+    """A kill leaves all writes up to one of them, which may be between the two halves of a link."""
     copies: list[Path] = []
     write = Database.write
     is_copying = False
@@ -282,7 +282,7 @@ def linked_frame(segment: Path) -> tuple[int, int]:
 
 
 def lose(store: Path, shard: int) -> None:
-    """Zeros instead of the linked frame and all behind it, as if they had never reached the disk."""
+    """Overwrite the linked frame and everything after it with zeros, as if they had never reached the disk."""
     segment = log_of(store, shard)
     start, _ = linked_frame(segment)
     raw = segment.read_bytes()

@@ -1,4 +1,4 @@
-"""`holdfast db reshard`: every message, index and event arrives in another number of shards, whatever ends it early."""
+"""`holdfast db reshard`: every message, index and event arrives in the new shards, even after an interruption."""
 
 import shutil
 from collections import Counter
@@ -25,12 +25,12 @@ from tests.stores.rocks.shards.queues import queue_in
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A store without shards that has something of everything."""
+    """Return a store without shards that has messages and keys of every kind."""
     return make_healthy(tmp_path_factory.mktemp("healthy") / "store")
 
 
 def keys_of(path: Path) -> Counter[tuple[int, bytes, bytes]]:
-    """Everything but the facts, names and journals of single databases."""
+    """Return all keys and values but the facts, names and journals of single databases."""
     store = ReadOnlyShards(path)
     try:
         return Counter(
@@ -187,7 +187,7 @@ def test_a_damaged_store_is_refused_and_left_as_it_is(healthy: Made, tmp_path: P
     database.write()
     database.close()
     before = contents(store)
-    with pytest.raises(StoreUnavailable, match="was left as it is"):
+    with pytest.raises(StoreUnavailable, match="was not changed"):
         reshard(store, 4)
     assert contents(store) == before
 

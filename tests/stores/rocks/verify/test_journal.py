@@ -1,4 +1,4 @@
-"""What `verify` finds wrong in a journal, and what it says of a whole store."""
+"""The violations that `verify` finds in a journal, and its report of a whole store."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def test_a_damaged_block_of_the_journal_is_named(made: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "said"), [(0, keys.prefix(9, 9), "is of no known queue"), (2, 99, "is of no known kind")]
+    ("column", "value", "said"), [(0, keys.prefix(9, 9), "is of an unknown queue"), (2, 99, "is of an unknown kind")]
 )
 def test_an_event_of_no_known_queue_or_kind_is_named(made: Made, column: int, value: object, said: str) -> None:
     def damage(damager: Damager) -> None:
@@ -76,7 +76,7 @@ def test_an_event_of_no_known_queue_or_kind_is_named(made: Made, column: int, va
 
 
 def _forget_message(damager: Damager, name: str) -> None:
-    """Take every trace of a message of `jobs` but its events."""
+    """Delete every key of a message of `jobs`, but not its events."""
     spaces = [(family, JOBS) for family in (M, VI, LI, LE)]
     spaces += [(IX, space) for space in (*keys.PER_QUEUE_SPACES, keys.TTLS, keys.KEPT)]
     for family, space in spaces:
@@ -89,7 +89,7 @@ def _forget_message(damager: Damager, name: str) -> None:
 def test_a_message_that_the_journal_has_and_the_store_lost_is_named(made: Made, name: str, event: str) -> None:
     violations = damaged(made, lambda damager: _forget_message(damager, name))
 
-    said = f"acme/jobs {str_of(made.ids[name])}: its last event in the journal is {event}, but it is not there"
+    said = f"acme/jobs {str_of(made.ids[name])}: its last event in the journal is {event}, but it does not exist"
     assert said in violations
 
 
@@ -115,7 +115,7 @@ def test_a_message_that_never_was_in_the_journal_is_named(made: Made) -> None:
 
     violations = damaged(made, lambda d: d.put(M, JOBS + stranger, d.get(M, JOBS + d.ids["urgent"])))
 
-    said = f"acme/jobs {str_of(stranger)}: is not in the journal, which has what came before it"
+    said = f"acme/jobs {str_of(stranger)}: is not in the journal, which has earlier messages"
     assert said in violations
 
 
@@ -130,7 +130,7 @@ def test_a_long_journal_is_read_in_shares_with_the_same_result(made: Made, monke
     monkeypatch.setattr(journal_check, "_EVENTS_PER_PASS", 10)
 
     assert verify(made.path).is_clean
-    assert any("it is not there" in each for each in damaged(made, lambda d: _forget_message(d, "ready")))
+    assert any("it does not exist" in each for each in damaged(made, lambda d: _forget_message(d, "ready")))
 
 
 def test_messages_from_before_the_journals_beginning_need_no_event(made: Made) -> None:

@@ -22,10 +22,10 @@ from tests.stores.rocks.made_store import (
     Damager,
     M,
     Made,
+    blob_id_of,
     copy_made,
     damaged,
     make_healthy,
-    place_of,
     str_of,
 )
 
@@ -45,7 +45,7 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
     "a ready message that no claim would find": (
         lambda d: d.delete(VI, d.key_of(VI, JOBS, "urgent")),
         "acme/jobs {urgent}",
-        "is missing in the visibility index (vi)",
+        "is missing from the visibility index (vi)",
     ),
     "an entry in the order of delivery without its message": (
         lambda d: d.put(VI, keys.level(JOBS, 3) + keys.instant(5) + to_bytes(12345), b""),
@@ -65,12 +65,12 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
     "a wrong priority in the order of delivery": (
         lambda d: d.move(VI, (key := d.key_of(VI, JOBS, "urgent")), JOBS + b"\x02" + key[9:]),
         "acme/jobs {urgent}",
-        "is missing in the visibility index (vi)",
+        "is missing from the visibility index (vi)",
     ),
     "a lease that would never run out": (
         lambda d: d.delete(LI, d.key_of(LI, JOBS, "in flight")),
         "acme/jobs {in flight}",
-        "is missing in the lease expiry index (li)",
+        "is missing from the lease expiry index (li)",
     ),
     "an expiry of a lease that ends at another time": (
         lambda d: d.put(LI, JOBS + keys.instant(9) + d.ids["in flight"], b""),
@@ -105,7 +105,7 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
     "a success that is there although nothing is kept of it": (
         lambda d: d.change_life(IX, keys.LIVES + JOBS + d.ids["kept"], keep_until=None),
         "acme/jobs {kept}",
-        "succeeded and is not kept",
+        "succeeded and must not be kept",
     ),
     "a life without its message": (
         lambda d: d.delete(M, JOBS + d.ids["failed"]),
@@ -120,27 +120,27 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
     "a dead letter that nobody would find": (
         lambda d: d.delete(IX, keys.DEAD + JOBS + d.ids["failed"]),
         "acme/jobs {failed}",
-        "is missing in the dead letters (ix d)",
+        "is missing from the index of dead letters (ix d)",
     ),
     "a dead letter that is not failed": (
         lambda d: d.put(IX, keys.DEAD + JOBS + d.ids["ready"], b""),
         "acme/jobs {ready}",
-        "the dead letters (ix d) has an entry that does not agree",
+        "the index of dead letters (ix d) has an entry that does not agree",
     ),
     "a delayed message that is not counted as delayed": (
         lambda d: d.delete(IX, d.key_of(IX, keys.DELAYED + JOBS, "delayed")),
         "acme/jobs {delayed}",
-        "is missing in the index of the delayed (ix v)",
+        "is missing from the index of delayed messages (ix v)",
     ),
     "a due message that is counted as delayed": (
         lambda d: d.put(IX, keys.DELAYED + JOBS + keys.instant(5) + d.ids["ready"], b""),
         "acme/jobs {ready}",
-        "the index of the delayed (ix v) has an entry that does not agree",
+        "the index of delayed messages (ix v) has an entry that does not agree",
     ),
     "a TTL that would never end": (
         lambda d: d.delete(IX, d.key_of(IX, keys.TTLS, "ttl")),
         "acme/jobs {ttl}",
-        "is missing in the TTL index (ix t)",
+        "is missing from the TTL index (ix t)",
     ),
     "a TTL of a message that has none": (
         lambda d: d.put(IX, keys.TTLS + keys.instant(5) + JOBS + d.ids["ready"], b""),
@@ -155,7 +155,7 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
     "a kept success that would be kept for ever": (
         lambda d: d.delete(IX, d.key_of(IX, keys.KEPT, "kept")),
         "acme/jobs {kept}",
-        "is missing in the index of kept successes (ix k)",
+        "is missing from the index of kept successes (ix k)",
     ),
     "an end of keeping without its message": (
         lambda d: d.put(IX, keys.KEPT + keys.instant(5) + JOBS + to_bytes(12345), b""),
@@ -165,12 +165,12 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
     "a state document that is gone": (
         lambda d: d.delete(IX, keys.STATES + JOBS + d.ids["retried"]),
         "acme/jobs {retried}",
-        "says it has a state document, none is there",
+        "its life says that it has a state document, but there is none",
     ),
     "a state document that its message knows nothing of": (
         lambda d: d.put(IX, keys.STATES + JOBS + d.ids["ready"], msgspec.msgpack.encode({})),
         "acme/jobs {ready}",
-        "says it has not a state document, one is there",
+        "its life says that it has no state document, but there is one",
     ),
     "a state document without its message": (
         lambda d: d.put(IX, keys.STATES + JOBS + to_bytes(12345), msgspec.msgpack.encode({})),
@@ -193,36 +193,36 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
         "is damaged",
     ),
     "a missing piece of a large payload": (
-        lambda d: d.delete(IX, keys.PIECES + place_of(d.ids["large"]) + (2).to_bytes(4, "big")),
+        lambda d: d.delete(IX, keys.PIECES + blob_id_of(d.ids["large"]) + (2).to_bytes(4, "big")),
         "acme/jobs {large}",
-        "its payload has 5 pieces (ix c) of 6",
+        "its payload has 5 of 6 pieces (ix c)",
     ),
     "a cut piece of a large payload": (
-        lambda d: d.put(IX, keys.PIECES + place_of(d.ids["large"]) + (2).to_bytes(4, "big"), b"short"),
+        lambda d: d.put(IX, keys.PIECES + blob_id_of(d.ids["large"]) + (2).to_bytes(4, "big"), b"short"),
         "acme/jobs {large}",
-        "or of the wrong size",
+        "or pieces of the wrong size",
     ),
     "a changed piece of a large payload": (
         lambda d: d.put(
-            IX, (key := keys.PIECES + place_of(d.ids["large"]) + (2).to_bytes(4, "big")), b"!" * len(d.get(IX, key))
+            IX, (key := keys.PIECES + blob_id_of(d.ids["large"]) + (2).to_bytes(4, "big")), b"!" * len(d.get(IX, key))
         ),
         "acme/jobs {large}",
         "its payload is damaged",
     ),
     "a piece of a payload without its message": (
-        lambda d: d.put(IX, keys.PIECES + keys.place(12345) + (0).to_bytes(4, "big"), b"piece"),
-        "place 0000000000003039",
-        "has pieces of a payload (ix c), but there is no such message",
+        lambda d: d.put(IX, keys.PIECES + keys.pack_blob_id(12345) + (0).to_bytes(4, "big"), b"piece"),
+        "blob 0000000000003039",
+        "has pieces (ix c), but belongs to no message",
     ),
     "a payload that a message has, marked as unfinished": (
-        lambda d: d.put(IX, keys.STAGES + place_of(d.ids["large"]), b""),
-        "place",
-        "is a message's, but is marked as unfinished (ix u)",
+        lambda d: d.put(IX, keys.STAGES + blob_id_of(d.ids["large"]), b""),
+        "blob",
+        "is of a message, but marked as unfinished (ix u)",
     ),
     "a message that its group does not know": (
         lambda d: d.delete(IX, d.key_of(IX, keys.GROUPS + GROUPED, "idle 2")),
         "acme/grouped {idle 2}",
-        "is missing in the order of its group (ix g)",
+        "is missing from the order of its group (ix g)",
     ),
     "a message in the order of a group it is not in": (
         lambda d: d.put(IX, keys.GROUPS + GROUPED + keys.hashed("other") + d.ids["idle 1"] + bytes(9), b""),
@@ -232,12 +232,12 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
     "a message of a group that no count of the oldest finds": (
         lambda d: d.delete(IX, d.key_of(IX, keys.GROUP_VISIBLE + GROUPED, "idle 2")),
         "acme/grouped {idle 2}",
-        "is missing in the index of what is ready in groups (ix w)",
+        "is missing from the index of ready messages in groups (ix w)",
     ),
     "a group whose head does not stand in the queue": (
         lambda d: d.delete(VI, d.key_of(VI, GROUPED, "idle 1")),
         "acme/grouped {idle 1}",
-        "is missing in the visibility index (vi)",
+        "is missing from the visibility index (vi)",
     ),
     "a message before which the head of its group stands": (
         lambda d: d.put(VI, keys.level(GROUPED, 50) + keys.instant(5) + d.ids["idle 2"], b""),
@@ -267,12 +267,12 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
     "an end of an idempotency key that is not there": (
         lambda d: d.delete(IX, keys.SEEN + JOBS + b"order-7"),
         "acme/jobs",
-        "idempotency key b'order-7' has an end (ix e), but is not there",
+        "idempotency key b'order-7' has an end (ix e), but does not exist",
     ),
     "an idempotency key that ends too early": (
         lambda d: d.put(IX, keys.SEEN_ENDS + keys.instant(1 << 50) + JOBS + b"order-7", b""),
         "acme/jobs",
-        "idempotency key b'order-7' has an end (ix e) after its own",
+        "idempotency key b'order-7' has an end (ix e) later than its own",
     ),
     "a damaged idempotency key": (
         lambda d: d.put(IX, keys.SEEN + JOBS + b"order-7", b"?"),
@@ -282,7 +282,7 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
     "an idempotency key of a message that never was": (
         lambda d: d.put(IX, (key := keys.SEEN + JOBS + b"order-7"), b"\x7f" + d.get(IX, key)[1:]),
         "acme/jobs",
-        "names a message that was never given an id",
+        "names a message with an id that was never given",
     ),
     "a damaged claim of a ledger": (
         lambda d: [d.put(IX, key, b"\xc1") for key in d.keys(IX, keys.LEDGER + OTHER)],
@@ -294,10 +294,10 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
         "globex/other",
         f"claim 7 of ledger {keys.hashed('spark').hex()} (ix l) is open, but was closed",
     ),
-    "an index of no known kind": (
+    "an index of an unknown kind": (
         lambda d: d.put(IX, b"z" + JOBS, b""),
         "",
-        "the indexes have a key of no known kind",
+        "the indexes have a key of an unknown kind",
     ),
     "a message above the highest id": (
         lambda d: d.put(DIRECTORY, keys.META + b"highest id", keys.instant(5)),
@@ -309,10 +309,10 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
         "",
         "the fact b'node' of the store is unknown or damaged",
     ),
-    "a key of no known kind in the directory": (
+    "a key of an unknown kind in the directory": (
         lambda d: d.put(DIRECTORY, b"z/what", b""),
         "",
-        "the directory has a key of no known kind",
+        "the directory has a key of an unknown kind",
     ),
     "a queue being deleted that its index has not": (
         lambda d: d.put(
@@ -323,12 +323,12 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
             ),
         ),
         "acme/jobs",
-        "is missing in the index of queues being deleted (d/)",
+        "is missing from the index of queues being deleted (d/)",
     ),
     "a queue in the index of limits that has none": (
         lambda d: d.put(DIRECTORY, keys.LIMITED + JOBS, b""),
         "acme/jobs",
-        "stands in the index of queues with limits (l/), but is none",
+        "is in the index of queues with limits (l/), but must not be",
     ),
     "messages of a queue that is not there": (
         lambda d: d.put(M, GONE + d.ids["ready"], d.get(M, JOBS + d.ids["ready"])),
@@ -379,7 +379,7 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
     "a tenant that is gone": (
         lambda d: d.delete(DIRECTORY, keys.TENANTS + b"acme"),
         "acme/jobs",
-        "its tenant has not the number 1",
+        "its tenant does not have the number 1",
     ),
     "a damaged queue": (
         lambda d: d.put(DIRECTORY, keys.QUEUES + JOBS[:4] + b"jobs", b"\xc1"),

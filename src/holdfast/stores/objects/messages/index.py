@@ -57,13 +57,13 @@ class MessageIndex(QueueOrders):
         self.drop(entry.id)
         self.entries[entry.id] = entry
         self._lease_ends[entry.id] = lease_ends_at
-        self.arrange(entry.id, entry.body.life, entry.body.group, lease_ends_at)
+        self.add_to_orders(entry.id, entry.body.life, entry.body.group, lease_ends_at)
 
     def drop(self, id: int) -> None:
         """Remove a message, if it is known."""
         entry = self.entries.pop(id, None)
         if entry is not None:
-            self.disarrange(id, entry.body.life, entry.body.group, self._lease_ends.pop(id))
+            self.remove_from_orders(id, entry.body.life, entry.body.group, self._lease_ends.pop(id))
 
     # --- Searching ---------------------------------------------------------------------------------------------
 

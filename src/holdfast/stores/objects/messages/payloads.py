@@ -22,7 +22,7 @@ from holdfast.stores.objects.messages.counts import QueueCounts
 from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 from holdfast.stores.objects.operations.node_numbers import ObjectNodeNumbers
-from holdfast.stores.payloads.pieces import damaged, payload_gone
+from holdfast.stores.payloads.pieces import damaged_payload, payload_gone
 from holdfast.stores.payloads.staging import StageWriter
 
 # Data from the caller is collected to this size in bytes before it crosses to the bucket's loop.
@@ -120,7 +120,7 @@ class BucketStage(StageWriter):
             await self._payloads.check(self, self.bytes_with(piece))
             with as_unavailable():
                 await self._upload.write(piece)
-            self.note(piece)
+            self.count_piece(piece)
 
         await self._link.call(put())
 
@@ -190,10 +190,10 @@ class BucketReader(PayloadReader):
         except ObjectMissing:
             raise payload_gone(self._id) from None
         if not part:
-            raise damaged(self._pieces)
+            raise damaged_payload(self._pieces)
         self._at += len(part)
         self._checksum = crc32(part, self._checksum)
         is_end = self._at >= self._pieces.size
         if is_end and self._is_from_start and self._checksum != self._pieces.checksum:
-            raise damaged(self._pieces)
+            raise damaged_payload(self._pieces)
         return part

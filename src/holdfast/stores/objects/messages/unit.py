@@ -158,7 +158,7 @@ class ObjectUnit:
         entry.body = replace(entry.body, size=size, checksum=checksum, content_type=content_type, is_json=is_json)
         entry.payload = envelope.payload
 
-    def tell(self, queue: OpenQueue) -> None:
+    def notify_ready(self, queue: OpenQueue) -> None:
         """Do nothing: the caller notifies the listener once the changes are written."""
 
     # --- Writing ---------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from holdfast.stores.payloads.pieces import count_of
+from holdfast.stores.payloads.pieces import piece_count
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.schema.statements import SQL, WHOLE
 
@@ -74,7 +74,7 @@ async def _copy_pieces(source: PostgresDatabase, key: int, target: PostgresDatab
     while step := await source.fetch(_IN_PIECES, key, after, _ROWS):
         for row in step:
             [there] = await target.fetch("SELECT count(*) FROM pieces WHERE place = $1", row["piece_place"])
-            for number in range(there["count"], count_of(row["piece_size"])):
+            for number in range(there["count"], piece_count(row["piece_size"])):
                 [piece] = await source.fetch(SQL["piece"], row["piece_place"], number)
                 await target.fetch(SQL["put_piece"], row["piece_place"], number, piece["piece"])
         after = step[-1]["id"]

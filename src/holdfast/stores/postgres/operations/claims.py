@@ -119,7 +119,7 @@ class PostgresClaims:
         info = await self._directory.known(ref)
         if info is None:
             return []
-        place = (-1, 0, 0) if behind is None else behind.place
+        place = (-1, 0, 0) if behind is None else behind.order_key
         rows = await info.shard.fetch(SQL["reserve"], info.key, self._cluster.time_argument(now_ms), number, *place)
         return [Reserved(*row) for row in rows]
 

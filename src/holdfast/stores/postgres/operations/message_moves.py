@@ -25,7 +25,7 @@ from holdfast.model.rules.transitions import TRANSITIONS, Cause
 from holdfast.model.rules.verdicts import apply_verb
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, no_such_queue
-from holdfast.stores.payloads.pieces import count_of
+from holdfast.stores.payloads.pieces import piece_count
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.payloads.pieces import PostgresPayloads
@@ -172,7 +172,7 @@ class PostgresMoves:
         """Copy payloads in pieces to the target."""
         for entry in meant:
             pieces = entry.envelope.pieces
-            for number in range(0 if pieces is None else count_of(pieces.size)):
+            for number in range(0 if pieces is None else piece_count(pieces.size)):
                 assert pieces is not None
                 rows = await source.fetch(SQL["piece"], pieces.place, number)
                 if not rows:

@@ -23,7 +23,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.stores.contract import Claims
 from holdfast.stores.event_loop.driver import LoopDriver
-from holdfast.stores.payloads.pieces import PIECES_ABOVE, PieceChecker, cut, payload_gone
+from holdfast.stores.payloads.pieces import PIECES_ABOVE, PieceChecker, payload_gone, split_payload
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
@@ -75,7 +75,7 @@ class PostgresPayloads:
     async def put(self, connection: Any, payload: bytes, now_ms: int) -> Pieces:
         """Store a whole payload in pieces."""
         blob_id = self.take_blob_id(now_ms)
-        for number, piece in cut(payload):
+        for number, piece in split_payload(payload):
             await connection.execute(SQL["put_piece"], blob_id, number, piece)
         return Pieces(blob_id, len(payload), crc32(payload))
 

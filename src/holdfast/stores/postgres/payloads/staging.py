@@ -26,7 +26,7 @@ from holdfast.stores.event_loop.driver import LoopDriver, on_driver
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.quotas import check_quotas, check_room_for_queue
 from holdfast.stores.logic.results import check_accepts
-from holdfast.stores.payloads.pieces import PIECE
+from holdfast.stores.payloads.pieces import PIECE_BYTES
 from holdfast.stores.payloads.staging import StageWriter
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
@@ -95,7 +95,7 @@ class PostgresStaging:
                 rows = await writer.shard.fetch(SQL["stage_first"], writer.place, writer.ref.tenant, piece)
             if not rows:
                 raise _abandoned_error()
-            writer.note(piece)
+            writer.count_piece(piece)
 
     async def _check_quotas(self, writer: "PostgresStage", size: int) -> None:
         """Check the quotas early. Concurrent uploads count for one another, or together they could fill the disk beyond
@@ -200,7 +200,7 @@ class PostgresStage(StageWriter):
         quotas: Quotas,
         now_ms: int,
     ) -> None:
-        super().__init__(ref, draft, blob_id, PIECE)
+        super().__init__(ref, draft, blob_id, PIECE_BYTES)
         self._staging = staging
         self.shard = shard
         self.info = info

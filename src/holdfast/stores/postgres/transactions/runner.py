@@ -31,7 +31,7 @@ class StepRunner:
             unit = PostgresUnit(self._parts, shard, connection, now_ms)
             result = await work(unit)
             await unit.write()
-            if not unit.tells_ready:
+            if not unit.notifies_ready:
                 unit.notices.ready_at.clear()
             return result, unit.notices
 

@@ -67,7 +67,7 @@ class PostgresUnit(PendingWrites):
     def __init__(self, parts: PostgresParts, shard: PostgresDatabase, connection: Any, callers_ms: int) -> None:
         super().__init__(connection, parts.cluster.time_argument(callers_ms))
         self.shard = shard
-        self.is_durable = self.tells_ready = True
+        self.is_durable = self.notifies_ready = True
         # The time by the caller's clock.
         self.callers_ms = callers_ms
         # The ids that `matching` returns, if the messages still match. The search takes many statements and runs before
@@ -355,7 +355,7 @@ class PostgresUnit(PendingWrites):
 
     # --- Notices -----------------------------------------------------------------------------------------------
 
-    def tell(self, queue: QueueInfo) -> None:
+    def notify_ready(self, queue: QueueInfo) -> None:
         self.notices.ready(queue.ref, self.now_ms)
 
     def note_draining(self) -> None:

@@ -1,4 +1,10 @@
-"""How many messages a queue and a tenant keep."""
+"""The numbers of messages and bytes of a queue and of a tenant.
+
+How to change this format: `encode_counters` writes seven numbers of 8 bytes, big-endian, in the order of the fields of
+`Counters`. To add a field, append it with the default 0 and let `decode_counters` also accept the shorter value; the
+next change of a queue writes the new form. Older versions cannot read a longer value, so raise the format of the store
+(`recovery/marker.py`).
+"""
 
 import struct
 from dataclasses import dataclass
@@ -8,7 +14,11 @@ _COUNTERS = struct.Struct(">QQQQQQQ")
 
 @dataclass(slots=True)
 class Counters:
-    """`ready` counts the delayed too; `delayed` are those not yet due at `counted_at`. Written with every change."""
+    """The counts of one queue by state, written with every change of the queue.
+
+    `ready` includes the delayed messages; `delayed` counts those that are not due at the instant `counted_at`. `kept`
+    counts the records of succeeded messages.
+    """
 
     ready: int = 0
     delayed: int = 0
@@ -20,10 +30,12 @@ class Counters:
 
     @property
     def messages(self) -> int:
+        """Return the number of messages in all states."""
         return self.ready + self.in_flight + self.failed + self.kept
 
 
 def encode_counters(counters: Counters) -> bytes:
+    """Return the stored bytes of the counters."""
     return _COUNTERS.pack(
         counters.ready,
         counters.delayed,
@@ -36,12 +48,13 @@ def encode_counters(counters: Counters) -> bytes:
 
 
 def decode_counters(raw: bytes) -> Counters:
+    """Return the counters with these stored bytes. Raise `struct.error` if they are damaged."""
     return Counters(*_COUNTERS.unpack(raw))
 
 
 @dataclass(slots=True)
 class Totals:
-    """What a tenant keeps in all its queues."""
+    """The number and size of all messages of a tenant."""
 
     messages: int = 0
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""The directory part of the store: tenants and queues, changed with a commit."""
+"""The directory of one shard: reads tenants and queues from the catalog, and changes them, each in a commit."""
 
 from msgspec.structs import replace
 
@@ -14,16 +14,16 @@ from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
 
 
 class RocksDirectory:
-    """`LimitedQueueDirectory`."""
+    """The `LimitedQueueDirectory` of one shard. `stores/contract.py` documents the methods."""
 
     def __init__(
-        self, engine: Engine, board: Publisher, catalog: QueueCatalog, schedules: Schedules, upkeep: SweepPlan
+        self, engine: Engine, publisher: Publisher, catalog: QueueCatalog, schedules: Schedules, sweep_plan: SweepPlan
     ) -> None:
         self._engine = engine
-        self._board = board
+        self._publisher = publisher
         self._catalog = catalog
         self._schedules = schedules
-        self._upkeep = upkeep
+        self._sweep_plan = sweep_plan
 
     async def find_tenant(self, tenant: str) -> TenantRow | None:
         return self._catalog.tenants.get(tenant)
@@ -38,8 +38,8 @@ class RocksDirectory:
         return row
 
     async def find_queue(self, ref: QueueRef) -> QueueRow | None:
-        shelf = self._catalog.find(ref)
-        return None if shelf is None else shelf.row
+        queue = self._catalog.find(ref)
+        return None if queue is None else queue.row
 
     async def list_queues(self, tenant: str) -> list[QueueRow]:
         return self._catalog.rows(tenant)
@@ -52,21 +52,21 @@ class RocksDirectory:
 
     async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
         self._engine.check()
-        if (shelf := self._catalog.find(ref)) is None:
+        if (queue := self._catalog.find(ref)) is None:
             self._catalog.tenants.check_room_for_queue(ref.tenant)
             self._engine.begin()
-            shelf = self._catalog.create(ref)
-        # Also for a queue that is there: another call may have made it just now.
+            queue = self._catalog.create(ref)
+        # Wait even if the queue exists, because another call may have created it in the open commit.
         await self._engine.committed()
-        return shelf.row
+        return queue.row
 
     async def change_queue(self, ref: QueueRef, change: QueueChange, now_ms: int) -> QueueRow:
-        shelf = self._catalog.require(ref)
+        queue = self._catalog.require(ref)
         self._engine.begin()
         if change.drain_until is not None:
-            self._schedules.drop_all(shelf)
-        self._catalog.change(shelf, replace(shelf.row, **change.fields()))
-        self._board.notify_after_commit(shelf)
-        self._upkeep.note_after_commit(shelf, now_ms)
+            self._schedules.drop_all(queue)
+        self._catalog.change(queue, replace(queue.row, **change.fields()))
+        self._publisher.notify_after_commit(queue)
+        self._sweep_plan.note_after_commit(queue, now_ms)
         await self._engine.committed()
-        return shelf.row
+        return queue.row

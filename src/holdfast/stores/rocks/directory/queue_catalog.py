@@ -1,7 +1,12 @@
-"""The queues of one shard on disk. A queue is read when it is first asked for.
+"""The queues of one shard. A queue is loaded from disk when it is first used.
 
-Reads of the directory do not write the open commit first, as other reads do. Its rows and names are in the active
-layer at once, and the counters that only a write adds belong to queues that are in memory.
+Unlike other reads, reads of the directory do not write the open commit first. Rows and names are in the active layer as
+soon as they are changed. Counters are added only by the write, but those of changed queues are in memory.
+
+How to change this format: `QueueRow`, `TenantRow` and `QueueRef` are stored as MessagePack maps by field name. A new
+field needs a default, which rows without the field decode to; never rename a field or change its type. The same holds
+for the structs inside them, `QueuePolicy` and `TenantConfig`. Those forbid unknown fields, so an older version reports
+a row with a new one as damaged: raise the format of the store (`recovery/marker.py`) with it.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,44 +29,47 @@ from holdfast.stores.rocks.queues.queue_state import QueueState
 _encode = msgspec.msgpack.Encoder().encode
 _decode_ref = msgspec.msgpack.Decoder(QueueRef).decode
 
-# Shared by all queues that have it, which are most.
+# One object for all queues with the default policy, which most have, to save memory.
 _DEFAULT_POLICY = QueuePolicy()
 
 
 class LoadedQueues(dict[QueueRef, QueueState]):
-    """The queues that are in memory. Looking one up loads it; None if there is no such queue."""
+    """The queues in memory. Looking up another queue loads it; a missing queue gives None."""
 
     def __init__(self, load: Callable[[QueueRef], QueueState | None]) -> None:
         super().__init__()
         self._load = load
 
     def __missing__(self, ref: QueueRef) -> QueueState | None:
-        # Nothing remembers a queue that does not exist: to look for it again costs 2 us, and names are endless.
+        # Missing queues are not cached: another look-up costs 2 µs, and the number of possible names is unbounded.
         return self._load(ref)
 
 
 class QueueCatalog:
+    """The queues of one shard, on disk and in memory."""
+
     def __init__(
         self,
         engine: Engine,
         tenants: Tenants,
-        make_shelf: Callable[[QueueRow, Counters, Totals], QueueState],
+        make_queue_state: Callable[[QueueRow, Counters, Totals], QueueState],
         owns: Callable[[bytes], bool],
     ) -> None:
-        """`owns`: whether the queue with this prefix belongs to this shard."""
+        """`owns` returns whether the queue with a given prefix belongs to this shard."""
         self._engine = engine
         self._owns = owns
         self.tenants = tenants
-        self._make_shelf = make_shelf
+        self._make_queue_state = make_queue_state
         self.indexes = QueueIndexes(engine)
-        self._shelves = LoadedQueues(self._load_queue)
-        # The dictionary's own method: every operation begins with it.
-        self.find: Callable[[QueueRef], QueueState | None] = self._shelves.__getitem__
-        # By prefix, names that were asked for.
+        self._loaded = LoadedQueues(self._load_queue)
+        # Return the queue, or None if it does not exist. This is the dictionary's own method, because every operation
+        # begins with it.
+        self.find: Callable[[QueueRef], QueueState | None] = self._loaded.__getitem__
+        # The names that were looked up, by prefix.
         self._names: dict[bytes, QueueRef] = {}
 
     def load(self) -> None:
-        """Must be part of a commit, which a store without indexes of its queues gets them with."""
+        """Fill the indexes of queues in a store that has none yet. Must be part of a commit."""
         self.indexes.fill_once()
 
     def _items(self, space: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -70,49 +78,53 @@ class QueueCatalog:
     # --- Finding queues ----------------------------------------------------------------------------------------
 
     def require(self, ref: QueueRef) -> QueueState:
-        shelf = self.find(ref)
-        if shelf is None:
+        """Return the queue. Raise `QueueNotFound`."""
+        queue = self.find(ref)
+        if queue is None:
             raise no_such_queue(ref)
-        return shelf
+        return queue
 
     def require_open(self, ref: QueueRef) -> QueueState:
-        shelf = self.require(ref)
-        if shelf.row.drain_until is not None:
+        """Return the queue. Raise `QueueNotFound`, or `Draining` if it is being deleted."""
+        queue = self.require(ref)
+        if queue.row.drain_until is not None:
             raise being_deleted(ref)
-        return shelf
+        return queue
 
-    def of_prefix(self, p: bytes) -> QueueState | None:
+    def find_by_prefix(self, p: bytes) -> QueueState | None:
+        """Return the queue with this prefix, or None if it has been deleted or never existed."""
         ref = self.find_name(p)
-        shelf = None if ref is None else self.find(ref)
-        return shelf if shelf is not None and shelf.p == p else None
+        queue = None if ref is None else self.find(ref)
+        return queue if queue is not None and queue.p == p else None
 
     def find_name(self, p: bytes) -> QueueRef | None:
-        """Return the name of a queue that exists or existed; None if no queue ever had this prefix."""
+        """Return the name of an existing or deleted queue, or None if no queue ever had this prefix."""
         ref = self._names.get(p)
         if ref is None and (raw := self._engine.database.get(keys.DIRECTORY, keys.QUEUE_NAMES + p)) is not None:
             ref = self._names[p] = _decode_ref(raw)
         return ref
 
     def name_of(self, p: bytes) -> QueueRef:
-        """Return the same as `find_name`. Raise `StoreUnavailable` instead of returning None."""
+        """Return the name of an existing or deleted queue. Raise `StoreUnavailable` if no queue ever had this
+        prefix."""
         ref = self.find_name(p)
         if ref is None:
             raise StoreUnavailable(f"queue number {p.hex()} has no name: run `holdfast verify` on a copy")
         return ref
 
     def row(self, ref: QueueRef) -> QueueRow | None:
-        """Return the queue's row, and leave the queue on disk if it is not in memory."""
-        shelf = self._shelves.get(ref)
-        return self._read_row(ref) if shelf is None else shelf.row
+        """Return the queue's row without loading the queue, or None if there is no such queue."""
+        queue = self._loaded.get(ref)
+        return self._read_row(ref) if queue is None else queue.row
 
     def rows(self, tenant: str) -> list[QueueRow]:
-        """Return the rows of the tenant's queues, sorted by name: keys sort as the names do."""
+        """Return the rows of the tenant's queues, sorted by name, which is the order of their keys."""
         row = self.tenants.get(tenant)
         return [] if row is None else [decode_row(raw) for _, raw in self._items(_queues_of(row))]
 
     def counters(self, tenant: TenantRow) -> Iterator[tuple[bytes, Counters]]:
-        """Yield the counters of the tenant's queues, by their prefix. Queues that never had a message are left out."""
-        # The counters of changed queues come with the write.
+        """Yield the prefix and the counters of each of the tenant's queues, except those that never had a message."""
+        # The write adds the counters of changed queues.
         self._engine.write()
         for key, raw in self._items(keys.COUNTERS + tenant.tenant_id.to_bytes(4, "big")):
             yield key[len(keys.COUNTERS) :], decode_counters(raw)
@@ -123,7 +135,7 @@ class QueueCatalog:
         return sum(1 for _ in self._engine.database.scan(keys.DIRECTORY, space, keys.after(space)))
 
     def highest_id(self, tenant: TenantRow) -> int:
-        """Return the highest queue_id of the tenant's queues, those that are gone included; 0 if there are none."""
+        """Return the highest queue_id of the tenant's queues, including deleted ones; 0 if there were none."""
         space = keys.QUEUE_NAMES + tenant.tenant_id.to_bytes(4, "big")
         last = self._engine.database.floor(keys.DIRECTORY, space + b"\xff" * 4)
         if last is None or not last.startswith(space):
@@ -142,7 +154,7 @@ class QueueCatalog:
         if row is None or tenant is None:
             return None
         raw = self._engine.database.get(keys.DIRECTORY, keys.COUNTERS + keys.prefix(row.tenant_id, row.queue_id))
-        # One name of the tenant for all its queues.
+        # Share one string with the tenant's name among all its queues.
         name = QueueRef(tenant.tenant, row.ref.queue)
         policy = _DEFAULT_POLICY if row.policy == _DEFAULT_POLICY else row.policy
         return self._add_queue(
@@ -150,48 +162,50 @@ class QueueCatalog:
         )
 
     def _add_queue(self, row: QueueRow, counters: Counters) -> QueueState:
-        shelf = self._shelves[row.ref] = self._make_shelf(row, counters, self.tenants.totals(row.ref.tenant))
-        return shelf
+        queue = self._loaded[row.ref] = self._make_queue_state(row, counters, self.tenants.totals(row.ref.tenant))
+        return queue
 
     # --- Changing queues ---------------------------------------------------------------------------------------
 
     def create(self, ref: QueueRef) -> QueueState:
-        """Make a queue, and in the first shard its tenant, if it is new; any other shard's must be on disk already."""
+        """Create a queue. In the first shard this also creates a new tenant; for any other shard the tenant must
+        already be on disk."""
         tenant = self.tenants.get(ref.tenant) or self.tenants.put(ref.tenant, TenantConfig())
         queue_id = self.tenants.take_queue_id(ref)
         if not self._owns(keys.prefix(tenant.tenant_id, queue_id)):
             raise RuntimeError(f"queue {queue_id} of {ref.tenant} does not belong to this shard")
         row = QueueRow(ref=ref, tenant_id=tenant.tenant_id, queue_id=queue_id, policy=_DEFAULT_POLICY)
-        shelf = self._add_queue(row, Counters())
-        self._engine.put(keys.QUEUE_NAMES + shelf.p, _encode(ref), keys.DIRECTORY)
+        queue = self._add_queue(row, Counters())
+        self._engine.put(keys.QUEUE_NAMES + queue.p, _encode(ref), keys.DIRECTORY)
         self._write_row(row)
-        return shelf
+        return queue
 
-    def change(self, shelf: QueueState, row: QueueRow) -> None:
-        """Give a queue another row."""
-        was, shelf.row = shelf.row, row
+    def change(self, queue: QueueState, row: QueueRow) -> None:
+        """Replace the row of a queue."""
+        was, queue.row = queue.row, row
         self.indexes.change(was, row)
         self._write_row(row)
 
-    def remove(self, shelf: QueueState) -> None:
-        """Forget an empty queue; its number stays taken."""
-        row = shelf.row
+    def remove(self, queue: QueueState) -> None:
+        """Delete an empty queue. Its queue_id is not reused."""
+        row = queue.row
         self._engine.delete(_row_key(row), keys.DIRECTORY)
-        self._engine.delete(keys.COUNTERS + shelf.p, keys.DIRECTORY)
+        self._engine.delete(keys.COUNTERS + queue.p, keys.DIRECTORY)
         self.indexes.change(row, None)
-        del self._shelves[row.ref]
+        del self._loaded[row.ref]
         self.tenants.note_queue_removed(row.ref.tenant)
 
     def _write_row(self, row: QueueRow) -> None:
         self._engine.put(_row_key(row), _encode(row), keys.DIRECTORY)
 
-    def default_ttl_ms(self, shelf: QueueState) -> int | None:
-        row = shelf.row
+    def default_ttl_ms(self, queue: QueueState) -> int | None:
+        """Return the TTL of messages without one of their own: the queue's, or else the tenant's."""
+        row = queue.row
         return self.tenants.default_ttl_ms(row.ref.tenant, row.policy)
 
 
 def _queues_of(tenant: TenantRow) -> bytes:
-    """Return the part that the keys of the tenant's queues begin with."""
+    """Return the prefix of the keys of the tenant's queues."""
     return keys.QUEUES + tenant.tenant_id.to_bytes(4, "big")
 
 

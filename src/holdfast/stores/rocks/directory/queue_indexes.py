@@ -1,8 +1,10 @@
-"""Indexes of the directory: queues that are looked at when a store opens, so that no other queue has to be.
+"""The indexes of the queues that need work when a store opens, so that it need not read all queues.
 
-An entry is written in the commit that writes the queue's row. A store that was made without the indexes gets them when
-it is first opened, in one commit with a fact that says so (`_FILLED`): a crash leaves both or neither. If the rule of
-an index changes, rename the fact, and every store fills its indexes again.
+An entry is written in the commit that writes the queue's row. A store without the indexes gets them when it is first
+opened, in one commit with a fact that records this (`_FILLED`), so a crash leaves both or neither.
+
+How to change this format: after changing the rule of an index, rename the fact. Every store then fills its indexes
+again.
 """
 
 import msgspec
@@ -19,13 +21,14 @@ _decode_queue = msgspec.msgpack.Decoder(QueueRow).decode
 
 
 class QueueIndexes:
-    """The queues being deleted (`keys.DELETING`) and the queues with limits (`keys.LIMITED`), by their prefix."""
+    """The indexes of queues being deleted (`keys.DELETING`) and of queues with rate limits (`keys.LIMITED`), by
+    prefix."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def fill_once(self) -> None:
-        """Add the entries of every queue, if that was not done yet. Must be part of a commit."""
+        """Add the entries of all queues, unless that was done before. Must be part of a commit."""
         engine, database = self._engine, self._engine.database
         if database.get(keys.DIRECTORY, _FILLED) is not None:
             return
@@ -41,7 +44,8 @@ class QueueIndexes:
         engine.put(_FILLED, b"", keys.DIRECTORY)
 
     def change(self, was: QueueRow | None, row: QueueRow | None) -> None:
-        """Change the entries of a queue whose row changes from `was` to `row`; None before and after its time."""
+        """Change the entries of a queue whose row changes from `was` to `row`. `was` is None for a new queue, `row` for
+        a deleted one."""
         if was is not None and row is not None and was.policy is row.policy and was.drain_until == row.drain_until:
             return
         before = set() if was is None else _entries(was)
@@ -52,12 +56,13 @@ class QueueIndexes:
             self._engine.put(key, b"", keys.DIRECTORY)
 
     def prefixes(self, space: bytes) -> list[bytes]:
-        """Return the prefixes of the queues in an index."""
+        """Return the prefixes of the queues in the index `space`."""
         found = self._engine.database.scan(keys.DIRECTORY, space, keys.after(space))
         return [key[len(space) :] for key in found]
 
 
 def decode_row(raw: bytes) -> QueueRow:
+    """Return the row with these stored bytes. Raise `StoreUnavailable` if they are damaged."""
     try:
         return _decode_queue(raw)
     except msgspec.MsgspecError as error:

@@ -1,4 +1,8 @@
-"""Schedules on disk. Memory has their names and next ticks alone: payloads are read when they are asked for."""
+"""The schedules of one shard. Memory has only their names and next ticks; the schedules are read when they are needed.
+
+How to change this format: a `Schedule` is stored as a MessagePack map by field name. A new field needs a default, which
+schedules without it decode to; never rename a field or change its type.
+"""
 
 import msgspec
 
@@ -22,7 +26,7 @@ _decode = msgspec.msgpack.Decoder(Schedule).decode
 
 
 class Schedules:
-    """`ScheduleStore`."""
+    """The `ScheduleStore` of one shard. `stores/contract.py` documents the methods."""
 
     def __init__(
         self, engine: Engine, catalog: QueueCatalog, units: RocksUnits, room: DiskRoom, listener: Listener
@@ -32,16 +36,17 @@ class Schedules:
         self._units = units
         self._room = room
         self._listener = listener
-        self._timetable = ScheduleIndex()
+        self._index = ScheduleIndex()
 
     def load(self) -> None:
+        """Read the names and next ticks of all schedules, and report the earliest tick to the listener."""
         lead = len(keys.SCHEDULES)
         for key, raw in self._engine.database.items(keys.INDEXES, keys.SCHEDULES, keys.after(keys.SCHEDULES)):
-            shelf = self._catalog.of_prefix(key[lead : lead + keys.P_SIZE])
-            if shelf is not None:
-                schedule = _decoded(shelf, raw)
-                self._timetable.note(shelf.row.ref, schedule.name, schedule.next_at)
-        self._tell(self._timetable.first_at())
+            queue = self._catalog.find_by_prefix(key[lead : lead + keys.P_SIZE])
+            if queue is not None:
+                schedule = _decode_schedule(queue, raw)
+                self._index.put(queue.row.ref, schedule.name, schedule.next_at)
+        self._notify(self._index.first_at())
 
     # --- Reading -----------------------------------------------------------------------------------------------
 
@@ -49,34 +54,34 @@ class Schedules:
         return self._read(self._catalog.require(ref), name)
 
     async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
-        shelf = self._catalog.require(ref)
-        return self._read_all([(shelf, name) for name in self._timetable.names(ref, after, limit)])
+        queue = self._catalog.require(ref)
+        return self._read_all([(queue, name) for name in self._index.names(ref, after, limit)])
 
     async def due(self, limit: int, now_ms: int) -> DueSchedules:
-        due, next_at = self._timetable.due(limit, now_ms)
+        due, next_at = self._index.due(limit, now_ms)
         found = self._read_all([(self._catalog.require(ref), name) for _, ref, name in due])
         return DueSchedules([(ref, each) for (_, ref, _), each in zip(due, found, strict=True)], next_at)
 
     def _read_all(self, wanted: list[tuple[QueueState, str]]) -> list[Schedule]:
-        found = [self._read(shelf, name) for shelf, name in wanted]
+        found = [self._read(queue, name) for queue, name in wanted]
         if None in found:
-            raise StoreUnavailable("a schedule that was there is missing: run `holdfast verify` on a copy")
+            raise StoreUnavailable("a schedule is in the index but not on disk: run `holdfast verify` on a copy")
         return [each for each in found if each is not None]
 
-    def _read(self, shelf: QueueState, name: str) -> Schedule | None:
+    def _read(self, queue: QueueState, name: str) -> Schedule | None:
         self._engine.write()
-        raw = self._engine.database.get(keys.INDEXES, _key(shelf, name))
-        return None if raw is None else _decoded(shelf, raw)
+        raw = self._engine.database.get(keys.INDEXES, _key(queue, name))
+        return None if raw is None else _decode_schedule(queue, raw)
 
     # --- Changing ----------------------------------------------------------------------------------------------
 
     async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
-        shelf = self._catalog.require_open(ref)
-        if self._read(shelf, schedule.name) != was:
+        queue = self._catalog.require_open(ref)
+        if self._read(queue, schedule.name) != was:
             return False
-        self._timetable.check_room(ref, schedule.name)
+        self._index.check_room(ref, schedule.name)
         self._engine.begin()
-        self._write(shelf, schedule)
+        self._write(queue, schedule)
         await self._engine.committed()
         return True
 
@@ -95,37 +100,37 @@ class Schedules:
         return await self._units.run(ref, work, now_ms)
 
     async def delete(self, ref: QueueRef, name: str, now_ms: int) -> bool:
-        shelf = self._catalog.require(ref)
-        if self._read(shelf, name) is None:
+        queue = self._catalog.require(ref)
+        if self._read(queue, name) is None:
             return False
         self._engine.begin()
-        self._engine.delete(_key(shelf, name), keys.INDEXES)
-        self._timetable.forget(ref, name)
+        self._engine.delete(_key(queue, name), keys.INDEXES)
+        self._index.delete(ref, name)
         await self._engine.committed()
         return True
 
-    def drop_all(self, shelf: QueueState) -> None:
-        """Of a queue that is to be deleted, in the step that begins it."""
-        for name in self._timetable.forget_queue(shelf.row.ref):
-            self._engine.delete(_key(shelf, name), keys.INDEXES)
+    def drop_all(self, queue: QueueState) -> None:
+        """Delete all schedules of a queue, as part of the commit that begins to delete the queue."""
+        for name in self._index.delete_queue(queue.row.ref):
+            self._engine.delete(_key(queue, name), keys.INDEXES)
 
-    def _write(self, shelf: QueueState, schedule: Schedule) -> None:
-        self._engine.put(_key(shelf, schedule.name), _encode(schedule), keys.INDEXES)
-        self._timetable.note(shelf.row.ref, schedule.name, schedule.next_at)
-        # Not by the caller, who may have left before the commit.
-        self._engine.publish_after_commit(lambda: self._tell(schedule.next_at))
+    def _write(self, queue: QueueState, schedule: Schedule) -> None:
+        self._engine.put(_key(queue, schedule.name), _encode(schedule), keys.INDEXES)
+        self._index.put(queue.row.ref, schedule.name, schedule.next_at)
+        # The engine notifies the listener, because the caller may be cancelled before the commit.
+        self._engine.publish_after_commit(lambda: self._notify(schedule.next_at))
 
-    def _tell(self, at_ms: int | None) -> None:
+    def _notify(self, at_ms: int | None) -> None:
         if at_ms is not None:
             self._listener.scheduled(at_ms)
 
 
-def _key(shelf: QueueState, name: str) -> bytes:
-    return keys.SCHEDULES + shelf.p + name.encode()
+def _key(queue: QueueState, name: str) -> bytes:
+    return keys.SCHEDULES + queue.p + name.encode()
 
 
-def _decoded(shelf: QueueState, raw: bytes) -> Schedule:
+def _decode_schedule(queue: QueueState, raw: bytes) -> Schedule:
     try:
         return _decode(raw)
     except msgspec.MsgspecError as error:
-        raise StoreUnavailable(f"a schedule of {shelf.row.ref} is damaged ({error}): restore a backup") from None
+        raise StoreUnavailable(f"a schedule of {queue.row.ref} is damaged ({error}): restore a backup") from None

@@ -1,4 +1,9 @@
-"""What the store knows of itself: its node, the highest id it gave, and whether it was closed in order."""
+"""The facts that a store keeps about itself: its node number, the highest id given, and whether it was closed cleanly.
+
+How to change this format: each fact is a key of the space `keys.META` with a value of fixed width. Add a fact under a
+new name, and list it with its width in `verify/directory_check.py`, and in `offline/resharding.py` with the way it is
+carried over. To change a value, store it under a new name too, and read the old one where the new one is missing.
+"""
 
 import struct
 
@@ -15,28 +20,30 @@ _FLOOR = keys.META + b"version floor"
 _NUMBER = struct.Struct(">Q")
 _PAIR = struct.Struct(">QQ")
 
-# More claims of one message than a power cut can undo.
+# By how much versions rise after an unclean shutdown: more claims of one message than a power cut can undo.
 _JUMP = 1 << 20
-# Ids are set aside in blocks of this many milliseconds, so that not every batch need write the highest one. A start
-# that follows no orderly close goes on behind the block, at most so far ahead of the clock.
+# Ids are reserved in blocks of this many milliseconds, so that not every commit must write the highest id. After an
+# unclean shutdown, ids continue behind the reserved block, so they may be ahead of the clock by at most this much.
 _BLOCK_MS = 1_000
 
 
 class StoreIds:
-    """The ids of new messages, which no two shards give twice."""
+    """The ids of new messages. All shards share one object, so no id is given twice."""
 
     def __init__(self, maker: IdMaker) -> None:
         self._maker = maker
 
     @property
     def highest(self) -> int:
+        """Return the highest id given so far."""
         return self._maker.highest
 
     def take(self, number: int, now_ms: int) -> list[int]:
+        """Return new ids, in rising order."""
         return self._maker.take(number, now_ms)
 
     def skip(self, highest: int) -> None:
-        """Give no id up to this one any more."""
+        """Give only ids above `highest` from now on."""
         if highest > self._maker.highest:
             self._maker = IdMaker(self._maker.node, highest)
 
@@ -52,10 +59,11 @@ class ShardFacts:
         self.written = self._number(_HIGHEST) or 0
         self.is_in_use = engine.database.get(keys.DIRECTORY, _IN_USE) is not None
         raw = engine.database.get(keys.DIRECTORY, _FLOOR)
-        # The version that claims of messages up to this id must exceed.
+        # The next claim of a message with an id up to `floor_id` must get a version above `floor`.
         self.floor, self.floor_id = (0, 0) if raw is None else _PAIR.unpack(raw)
 
     def begin_session(self, ids: StoreIds, node: int, floor: int, floor_id: int) -> None:
+        """Mark the shard as in use, and write the facts that all shards agreed on."""
         self.ids = ids
         if self.node is None:
             self._engine.put(_NODE, _NUMBER.pack(node), keys.DIRECTORY)
@@ -66,25 +74,28 @@ class ShardFacts:
         self._engine.write()
 
     def end_session(self) -> None:
+        """Mark the shard as closed cleanly, and write the exact highest id."""
         self._engine.put(_HIGHEST, _NUMBER.pack(self.ids.highest), keys.DIRECTORY)
         self._engine.delete(_IN_USE, keys.DIRECTORY)
         self._engine.write()
 
     def take_ids(self, number: int, now_ms: int) -> list[int]:
-        """Return new ids. The first beyond those set aside puts a further block into the batch that they go with: the
-        next start goes on above it."""
+        """Return new ids. If they exceed the reserved ones, reserve a further block in the open commit, so that the
+        next start continues above it."""
         taken = self.ids.take(number, now_ms)
         if taken and taken[-1] > self.written:
-            self._set_aside(taken[-1])
+            self._reserve(taken[-1])
         return taken
 
     def skip_ids(self, highest: int) -> None:
-        """Give no id up to this one any more, which came from elsewhere."""
+        """Give only ids above `highest` from now on, because a message with that id was moved or imported into the
+        store."""
         if highest > self.ids.highest:
             self.ids.skip(highest)
-            self._set_aside(highest)
+            self._reserve(highest)
 
-    def _set_aside(self, highest: int) -> None:
+    def _reserve(self, highest: int) -> None:
+        """Reserve the ids of one block above `highest`."""
         self.written = highest + (_BLOCK_MS << 22)
         self._engine.put(_HIGHEST, _NUMBER.pack(self.written), keys.DIRECTORY)
 
@@ -94,11 +105,12 @@ class ShardFacts:
 
 
 def begin_session(shards: list[ShardFacts], dice: Dice) -> None:
-    """Mark all shards as in use.
+    """Mark all shards as in use, and give them their common ids.
 
-    If one still is, the store was not closed in order: a power cut may have undone claims, so the versions of all
-    messages of that time jump beyond any that was given. They jump in all shards, because a message may move from one
-    to another."""
+    If a shard is still marked as in use, the store was not closed cleanly, and a power cut may have undone claims. Then
+    the versions of all existing messages rise by `_JUMP` with their next claim, above every version that was given.
+    They rise in all shards, because messages move between shards.
+    """
     node = next((each.node for each in shards if each.node is not None), None)
     if node is None:
         node = int(dice.roll() * NODES)

@@ -5,6 +5,8 @@ import struct
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.log.commit_log import LogPosition
 
+# How to change this format: store the new form under another key, read this one where that is missing, and raise the
+# format of the store (`recovery/marker.py`): an older version would otherwise replay the log from a wrong position.
 POSITION_KEY = keys.META + b"log"
 _POSITION = struct.Struct(">QQ")
 

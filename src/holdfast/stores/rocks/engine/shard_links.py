@@ -22,6 +22,8 @@ from holdfast.stores.rocks.log.replay import ReplayResult
 # The key of the last link that a shard took part in.
 LINK_KEY = keys.META + b"link"
 _MARK = struct.Struct(">QI")
+# How to change this format: store the new form under another key, read this one where that is missing, and raise the
+# format of the store (`recovery/marker.py`): an older version would otherwise keep half of a link.
 
 
 class LinkMark(NamedTuple):

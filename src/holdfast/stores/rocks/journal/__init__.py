@@ -1,5 +1,5 @@
-"""The journal: the events of each commit as one block, and how they are read.
+"""The journal: the events of each commit, written as one block, and the reading of these blocks.
 
-Trims old blocks, and changes nothing else.
-Start with `journal.py`.
+Changes only the journal, never a message.
+Start with `journal.py`; `event_blocks.py` has the format of a block.
 """

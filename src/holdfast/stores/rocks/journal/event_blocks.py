@@ -1,11 +1,12 @@
-"""Blocks of the journal: the events of one commit, in order, as bytes.
+"""The format of a block of the journal: the events of one commit, in order.
 
-A block is a MessagePack array of rows, one for each event. If many plain messages had the same event in one call, the
-block begins with the byte c1, which MessagePack does not use, and is an array of parts: each is some rows, or a run of
-alike events, which has the fields of a row as columns. A column is a list, or one value for all events.
+A block is a MessagePack array of rows, one for each event. If many messages had the same event in one call, the block
+has another form: the byte c1, which MessagePack does not use, and an array of parts. A part is either an array of rows
+or a run of events of the same kind, which has the fields of a row as columns. A column is a list with a value for each
+event, or a single value for all events.
 
-To change a row or a run, give the new one another tag, keep reading this one, and raise the format of the store
-(`marker.py`).
+How to change this format: give the new row or run another tag, keep decoding this one, and raise the format of the
+store (`recovery/marker.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,8 @@ import msgspec
 from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 
-# queue, at, event, id, attempt, version, priority, enqueued_at, claimed_at, bytes, error, reason, correlation id
+# An event: queue prefix, at, event number, id, attempt, version, priority, enqueued_at, claimed_at, bytes, error,
+# reason, correlation id
 Row = tuple[bytes, int, int, int, int, int, int, int, int | None, int, str | None, str | None, str | None]
 
 V = TypeVar("V")
@@ -25,6 +27,8 @@ _HAS_PARTS = b"\xc1"
 
 
 class EventRows(msgspec.Struct, array_like=True, tag=0, gc=False):
+    """A part with single events."""
+
     rows: list[Row]
 
     def __len__(self) -> int:
@@ -32,7 +36,7 @@ class EventRows(msgspec.Struct, array_like=True, tag=0, gc=False):
 
 
 class EventRun(msgspec.Struct, array_like=True, tag=1, gc=False):
-    """The same event of many messages of a queue, without error or reason."""
+    """A part with the same event of many messages of one queue, without an error or a reason."""
 
     p: bytes
     at: int
@@ -48,7 +52,7 @@ class EventRun(msgspec.Struct, array_like=True, tag=1, gc=False):
 
     @classmethod
     def of_fresh(cls, p: bytes, at: int, event: int, entries: Sequence[StoredMessage], life: Life) -> Self:
-        """Return the run of messages that begin with the same life."""
+        """Return the run for an event of new messages that all have the life `life`."""
         envelopes = [entry.envelope for entry in entries]
         correlation_ids = [envelope.given_correlation_id for envelope in envelopes]
         return cls(
@@ -67,7 +71,10 @@ class EventRun(msgspec.Struct, array_like=True, tag=1, gc=False):
 
     @classmethod
     def of_changed(cls, p: bytes, at: int, event: int, entries: Sequence[StoredMessage], lives: Sequence[Life]) -> Self:
-        """Return the run of messages that have got, or are getting, these lives. A lease that ends is named still."""
+        """Return the run for an event after which the messages have the lives `lives`.
+
+        If the event ends a lease, `claimed_at` is still the time at which that lease began.
+        """
         envelopes = [entry.envelope for entry in entries]
         leases = [life.lease or entry.life.lease for entry, life in zip(entries, lives, strict=True)]
         correlation_ids = [envelope.given_correlation_id for envelope in envelopes]
@@ -90,7 +97,7 @@ class EventRun(msgspec.Struct, array_like=True, tag=1, gc=False):
 
     @property
     def rows(self) -> list[Row]:
-        """Return the events one by one. Raise `ValueError` if the columns are of different lengths."""
+        """Return the events as rows. Raise `ValueError` if the columns have different lengths."""
         count = len(self.ids)
         columns = zip(
             self.ids,
@@ -117,12 +124,12 @@ _decode_parts = msgspec.msgpack.Decoder(list[Part]).decode
 
 
 def encode_rows(rows: list[Row]) -> bytes:
-    """Return a block of single events."""
+    """Return a block with these single events."""
     return _encode(rows)
 
 
 def encode_parts(parts: list[Part]) -> bytes:
-    """Return a block of these parts, in order."""
+    """Return a block with these parts, in order."""
     if len(parts) == 1 and isinstance(parts[0], EventRows):
         return _encode(parts[0].rows)
     return _HAS_PARTS + _encode(parts)
@@ -142,9 +149,11 @@ def decode_rows(block: bytes) -> list[Row]:
 
 
 def _column(values: list[V]) -> V | list[V]:
+    """Return the values, or the single value if all are equal."""
     first = values[0]
     return first if values.count(first) == len(values) else values
 
 
 def _values(column: V | list[V], count: int) -> list[V]:
+    """Return the values of a column for `count` events."""
     return column if isinstance(column, list) else [column] * count

@@ -1,8 +1,8 @@
-"""The order of a stored_item's fields in a legacy database, found out from its values.
+"""The order of the fields of a stored_item in a legacy database, inferred from its values.
 
-The three fields are all Data, so a message read in the wrong order decodes without an error, with another field for its
-payload. Databases exist with several orders. The key of a value names its id, and a visibility key has a form of its
-own: the order in which the most values agree with both is the database's.
+All three fields are Data. So a value read in the wrong order decodes without an error, with another field as its
+payload. Databases exist with several orders. The key of a value has its id, and a visibility key has a recognizable
+form, so each value shows which orders fit. The order that fits the most values is taken.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from holdfast.stores.rocks.legacy.keys import VISIBILITY, id_in_index
 # The Data fields of a stored_item, by position.
 Fields = tuple[bytes, bytes, bytes]
 
-# Once this many values have been compared, a clear result is final; until then, and while it is close, all are.
+# After this many values, a clear result is final. If it is not clear, all values are compared.
 _SAMPLE = 1_000
 
 
@@ -30,17 +30,18 @@ class FieldOrder(NamedTuple):
         return ", ".join(name for _, name in names)
 
     def misfit(self, fields: Fields, id: bytes) -> str | None:
-        """Return why a value cannot have this order, or None. `id` is the one in its key; a value may leave it out."""
+        """Return why a value cannot have this order, or None if it can. `id` is the id in its key; the value may lack
+        one."""
         own = fields[self.id]
         if own and own != id:
-            return f"its id is {own[:40].hex()}, not its key's"
+            return f"its id is {own[:40].hex()}, not the one in its key"
         index_key = fields[self.index_key]
         if index_key and not index_key.startswith(VISIBILITY):
             return f"its visibility key does not begin with {VISIBILITY.decode()}"
         return None
 
     def _matches(self, fields: Fields, id: bytes) -> int:
-        """Return how many fields confirm the order."""
+        """Return the number of fields that confirm the order."""
         return (fields[self.id] == id) + (id_in_index(fields[self.index_key]) == id)
 
     def _arranged(self, fields: Fields) -> Fields:
@@ -52,19 +53,20 @@ ORDERS = tuple(FieldOrder(*positions) for positions in permutations(range(3)))
 
 
 class FieldOrderChoice(NamedTuple):
-    """The order of a database. `order` is None if several orders fit equally well and disagree about payloads."""
+    """The inferred order of a database."""
 
+    # None: several orders fit equally well, and give the values different payloads.
     order: FieldOrder | None
-    # Values compared, and how many of them fit the order.
+    # The number of values compared, and the number of those that fit the order.
     compared: int
     fitting: int
 
 
 def choose_order(values: Iterable[tuple[bytes, Fields]]) -> FieldOrderChoice:
-    """Choose the order that contradicts the fewest values; among equals, the one that most fields confirm.
+    """Choose the order that contradicts the fewest values, and among equals the one that the most fields confirm.
 
-    `values`: the id of each key and the fields of its value. If no order fits any value, the first is returned: every
-    value is then unreadable.
+    `values` has the id in each key and the fields of its value. If no order fits any value, the first order is chosen,
+    and every value is unreadable.
     """
     misfits, matches = [0] * len(ORDERS), [0] * len(ORDERS)
     alike = {frozenset(pair) for pair in combinations(range(len(ORDERS)), 2)}
@@ -91,7 +93,7 @@ def choose_order(values: Iterable[tuple[bytes, Fields]]) -> FieldOrderChoice:
 
 
 def _is_clear(misfits: list[int], alike: set[frozenset[int]]) -> bool:
-    """Return whether the best order leads by so much that further values need not be compared."""
+    """Return whether the best order leads by enough that no further values need to be compared."""
     best = misfits.index(min(misfits))
     return all(
         misfits[number] >= misfits[best] + _SAMPLE // 2

@@ -1,7 +1,7 @@
-"""The files of a legacy database, opened without writing into its directory.
+"""The files of a legacy database, made accessible to RocksDB without writing into their directory.
 
-rocksdict writes `rocksdict-config.json` into every directory that it opens, for reading too. So it is given a temporary
-directory with a symbolic link to each file of the database, and the database's own directory stays as it was.
+rocksdict writes `rocksdict-config.json` into every directory that it opens, even for reading. So it opens a temporary
+directory with a symbolic link to each file of the database, and the database's own directory does not change.
 """
 
 import errno
@@ -18,12 +18,12 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.disk.directory_lock import DirectoryLock, is_held_here
 
 _LOCK = "LOCK"
-# RocksDB needs none of these to read.
+# RocksDB does not need these files for reading.
 _NOT_LINKED = (_LOCK, "LOG", "LOG.old.", "rocksdict-config")
 
 
 def is_legacy(path: Path) -> bool:
-    """Return whether a directory is itself a RocksDB database; the stores of this version keep theirs in a folder."""
+    """Return whether the directory itself is a RocksDB database. Stores of this version have it in a subfolder."""
     return (path / "CURRENT").is_file() and not (path / "HOLDFAST").exists()
 
 
@@ -38,7 +38,10 @@ def is_database_file(entry: Path) -> bool:
 
 
 def lock_legacy(path: Path) -> DirectoryLock:
-    """Keep out every other opening of the directory by this version, in this process too. Writes nothing."""
+    """Lock the directory, so that this version cannot open it a second time, in this or another process.
+
+    Writes nothing. Raise `StoreUnavailable` if it is locked already, or cannot be locked.
+    """
     try:
         lock = DirectoryLock.take(path)
     except OSError as error:
@@ -57,9 +60,9 @@ def _in_use(path: Path) -> StoreUnavailable:
 
 
 class LegacyFiles:
-    """A locked legacy directory, and `view`: a temporary directory of links to its files.
+    """A locked legacy directory, and `view`, a temporary directory with links to its files.
 
-    `is_migrated`: the directory is about to be rewritten, so it must be possible to lock it for writing.
+    Pass `is_migrated` if the directory is about to be rewritten. It must then be possible to lock it for writing.
     """
 
     def __init__(self, path: Path, *, is_migrated: bool) -> None:
@@ -74,33 +77,35 @@ class LegacyFiles:
         except OSError as error:
             self.close()
             raise StoreUnavailable(
-                f"{path} is read through a temporary directory of links, which cannot be made: {error}", path=str(path)
+                f"{path} is read through a temporary directory of links, which cannot be created: {error}",
+                path=str(path),
             ) from None
 
     def forked(self) -> None:
-        """Leave the links to the parent, and close the child's copy of the lock, which would outlive the parent's."""
+        """Close the forked child's copy of the lock, which would outlive the parent's lock, and leave the links to the
+        parent."""
         self._view = None
         lock, self._lock = self._lock, None
         if lock is not None:
-            os.close(lock)  # to unlock it would free the parent's
+            os.close(lock)  # unlocking it would release the parent's lock
 
     def close(self) -> None:
-        """Remove the links and give up the lock. Idempotent."""
+        """Remove the links and release the lock. Idempotent."""
         view, self._view = self._view, None
         if view is not None:
             shutil.rmtree(view, ignore_errors=True)
         lock, self._lock = self._lock, None
         if lock is not None:
-            # To close the file is not enough while a child that was just forked has a copy.
+            # Closing the file does not release the lock while a forked child has a copy of the descriptor.
             _lock_file(lock, fcntl.LOCK_UN)
             os.close(lock)
 
 
 def _lock(path: Path, *, is_migrated: bool) -> int | None:
-    """Lock the database against programs that write to it; raise `StoreUnavailable` if one has it open.
+    """Lock the database against programs that write to it. Raise `StoreUnavailable` if a program has it open.
 
-    A reader neither creates the file nor needs permission to write it. Without the file no program has the database
-    open; without the permission the lock is shared, which keeps out RocksDB just as well.
+    Return None if there is no lock file: then no program has the database open. A reader does not create the file, and
+    needs no permission to write it: without that permission the lock is shared, which also excludes RocksDB.
     """
     file: int | None = None
     try:
@@ -119,17 +124,18 @@ def _lock(path: Path, *, is_migrated: bool) -> int | None:
         if file is None:
             raise StoreUnavailable(f"{path} cannot be locked: {error.strerror}", path=str(path)) from None
         os.close(file)
-        # The caller has locked the directory: so it is a program that knows only RocksDB's own lock.
+        # The caller has locked the directory, so the other program uses only RocksDB's own lock.
         raise StoreUnavailable(f"{path} is in use by another program: stop that one first", path=str(path)) from None
     return file
 
 
 def _lock_file(file: int, kind: int) -> None:
-    """Lock or unlock the file. Raise `OSError` if another opening, RocksDB's included, holds an excluding lock."""
+    """Lock or unlock the file. Raise `OSError` if a conflicting lock is held, by RocksDB or by this code."""
     if sys.platform != "linux":
         fcntl.lockf(file, kind | fcntl.LOCK_NB)
         return
-    # A lock of the process would let in a second reader in the same process, and would end when that reader closed its
-    # file; this one belongs to the open file. struct flock: kind, whence, start, length (0: the whole file), process.
+    # This lock belongs to the open file. A lock of the process would not exclude a second reader in the same process,
+    # and would end when that reader closed its file. struct flock: kind, whence, start, length (0: whole file),
+    # process.
     wanted = {fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}[kind]
     fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", wanted, os.SEEK_SET, 0, 0, 0))

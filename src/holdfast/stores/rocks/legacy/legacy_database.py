@@ -1,24 +1,23 @@
-"""Databases of the legacy layout (SPEC 4.7), read as the queue default/default.
+"""Reading databases of the legacy layout (SPEC 4.7).
 
-The keys are in legacy_keys.py; they stand in one column family or in several. Nothing is written to the database or its
-directory, and nothing is left out: a key that is not a message is reported as an `Oddity`.
+`keys.py` has the layout of the keys, which may be in one column family or in several. Nothing is written to the
+database or its directory. Every key is reported: as a message, or as an `Oddity` if it is not one.
 """
 
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
-from rocksdict import AccessType, Options, Rdict, ReadOptions
+from rocksdict import AccessType, Options, Rdict, RdictIter, ReadOptions
 
 from holdfast.forking import listen_for_forks
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.rocks.engine.forks import never_free
+from holdfast.stores.rocks.legacy.entries import LegacyMessage, LegacyPosition, Oddity, OddityKind
 from holdfast.stores.rocks.legacy.field_order import FieldOrder, Fields, choose_order
 from holdfast.stores.rocks.legacy.files import LegacyFiles, is_legacy, lock_legacy
 from holdfast.stores.rocks.legacy.keys import (
@@ -43,59 +42,11 @@ from holdfast.stores.rocks.legacy.values import (
 _log = logging.getLogger("holdfast")
 
 
-class OddityKind(StrEnum):
-    """Why something in the database is not a message of its own."""
-
-    UNREADABLE = "unreadable"  # kept as it is, in a file
-    UNKNOWN = "unknown key"  # likewise
-    TWIN = "in both states"  # its message is the other one
-    STALE_INDEX = "index without a message"
-    STALE_LEASE = "lease without a message"
-
-
-class LegacyMessage(NamedTuple):
-    """A message. `lease_expires_at` is the end of its lease; None: no lease holds it."""
-
-    id: bytes
-    payload: bytes
-    visible_at: int
-    lease_expires_at: int | None
-
-    def is_held(self, now_ms: int) -> bool:
-        """Return whether it is in flight. A lease that has ended holds nothing."""
-        return self.lease_expires_at is not None and self.lease_expires_at > now_ms
-
-    def ready_at(self) -> int:
-        """Return when it is due once no lease holds it: a lease brings its message back as of its end."""
-        return max(self.visible_at, self.lease_expires_at or 0)
-
-
-class Oddity(NamedTuple):
-    """A key that is not a message, and why."""
-
-    kind: OddityKind
-    key: bytes
-    value: bytes
-    why: str
-
-    @property
-    def is_unreadable(self) -> bool:
-        """Return whether it may be a message all the same: one that is damaged, or of a layout that is not this one."""
-        return self.kind in (OddityKind.UNREADABLE, OddityKind.UNKNOWN)
-
-
-class LegacyPosition(NamedTuple):
-    """Where a reading stands: behind this key of this family. The order of families is that of their names."""
-
-    family: str
-    key: bytes
-
-
 class LegacyDatabase:
-    """A legacy database open for reading; programs that write to it are locked out.
+    """A legacy database, open for reading and locked against programs that write to it.
 
-    `is_migrated`: the caller is going to rewrite the directory. `lock`: the caller's hold on the directory, which stays
-    the caller's. `order` is the order of its values' fields.
+    Pass `is_migrated` if the caller is going to rewrite the directory, and `lock` if the caller has locked the
+    directory; the lock remains the caller's. The attribute `order` is the order of the fields of its values.
     """
 
     def __init__(
@@ -112,7 +63,7 @@ class LegacyDatabase:
             raise
         try:
             self._open()
-        except Exception as error:  # the binding raises nothing more precise
+        except Exception as error:  # RocksDB's binding raises plain `Exception`
             self._files.close()
             self._release()
             raise StoreUnavailable(f"{self.path} cannot be read: {error}", path=str(self.path)) from None
@@ -131,7 +82,7 @@ class LegacyDatabase:
             view,
             _options(),
             column_families={name: _options() for name in self._names if name != "default"},
-            # The log of a program that was killed is read too.
+            # False: also read the log, which a killed program may have left.
             access_type=AccessType.read_only(False),
         )
         self._families = {
@@ -143,8 +94,8 @@ class LegacyDatabase:
     def _check_layout(self) -> None:
         if not self._has_the_layout():
             raise InvalidArgument(
-                f"{self.path} is a RocksDB database, but not of the legacy layout: no key in it begins with "
-                f"{AVAILABLE.decode()} or {IN_PROGRESS.decode()}, and others are there",
+                f"{self.path} is a RocksDB database, but not of the legacy layout: it has keys, but none begins with "
+                f"{AVAILABLE.decode()} or {IN_PROGRESS.decode()}",
                 field="path",
             )
 
@@ -152,8 +103,8 @@ class LegacyDatabase:
         order, compared, fitting = choose_order(self._fields())
         if order is None:
             raise InvalidArgument(
-                f"{self.path} cannot be read: several orders of a stored_item's fields fit its {compared:,} values "
-                f"equally well, and give them different payloads. Nothing was changed",
+                f"{self.path} cannot be read: several orders of fields fit its {compared:,} values equally well, "
+                f"but give them different payloads. Nothing was changed",
                 field="path",
             )
         _log.info(
@@ -166,28 +117,31 @@ class LegacyDatabase:
         return order
 
     def _fields(self) -> Iterator[tuple[bytes, Fields]]:
-        """Yield the id and the fields of every value that is a Cap'n Proto message at all."""
+        """Yield the id and the fields of every stored_item that can be decoded."""
         spaces = [(name, prefix) for prefix in (AVAILABLE, IN_PROGRESS) for name in self._names]
         for key, value in chain.from_iterable(self._items(name, prefix, prefix) for name, prefix in spaces):
             try:
                 yield key.partition(b"/")[2], decode_fields(value)
             except Unreadable:
-                continue  # reported where it is read
+                continue  # `read` reports it
 
     def _has_the_layout(self) -> bool:
-        """Whether it is a queue's, or empty. Somebody else's data must not be taken for a queue that is damaged."""
+        """Return whether the database is empty or has keys of the layout. Other databases must not be taken for a
+        damaged queue."""
         prefixes = (AVAILABLE, IN_PROGRESS, VISIBILITY, LEASES, LEASE_EXPIRY)
         if any(True for name in self._names for prefix in prefixes for _ in self._items(name, prefix, prefix)):
             return True
         return not any(True for name in self._names for _ in self._items(name, b""))
 
     def forked(self) -> None:
-        """Leave the database to the parent; RocksDB is not closed here, for its threads stayed behind."""
+        """Drop the references to RocksDB in the forked child without closing it, because its threads are only in the
+        parent."""
         self._is_inherited = True
         for each in (self._db, *self._families.values()):
             never_free(each)
 
     def close(self) -> None:
+        """Close the database, and release its own locks. Does nothing in a forked child."""
         if self._is_inherited:
             return
         for name, family in self._families.items():
@@ -207,7 +161,10 @@ class LegacyDatabase:
     def read(
         self, after: LegacyPosition | None = None
     ) -> Iterator[tuple[LegacyPosition, LegacyMessage | Oddity | None]]:
-        """Everything there is, in a fixed order, from behind a place. None: a key that says no more than others do."""
+        """Yield every key after a position, in a fixed order, with its position.
+
+        A valid key of an index or a lease is None, because it adds nothing to the messages.
+        """
         for name in self._names:
             if after is not None and name < after.family:
                 continue
@@ -216,11 +173,11 @@ class LegacyDatabase:
                 yield LegacyPosition(name, key), self._judge(key, value)
 
     def estimate(self) -> int:
-        """About how many keys there are."""
+        """Return the approximate number of keys."""
         return sum(int(each.property_value("rocksdb.estimate-num-keys") or 0) for each in self._families.values())
 
     def find(self, id: bytes) -> LegacyMessage | None:
-        """The message of an id, wherever it is."""
+        """Return the message with this id in either state, or None."""
         for prefix in (IN_PROGRESS, AVAILABLE):
             value = self._get(prefix + id)
             found = None if value is None else self._judge(prefix + id, value)
@@ -239,7 +196,7 @@ class LegacyDatabase:
             return self._lease(key, value)
         if key.startswith(LEASE_EXPIRY):
             return self._expiry(key, value)
-        return Oddity(OddityKind.UNKNOWN, key, value, "its key begins like no other")
+        return Oddity(OddityKind.UNKNOWN, key, value, "its key has no known prefix")
 
     def _available(self, key: bytes, value: bytes) -> LegacyMessage | Oddity:
         id = key.removeprefix(AVAILABLE)
@@ -248,11 +205,12 @@ class LegacyDatabase:
         except Unreadable as error:
             return Oddity(OddityKind.UNREADABLE, key, value, str(error))
         if self.leases().get(id) and self._is_readable(IN_PROGRESS, id):
-            return Oddity(OddityKind.TWIN, key, value, "it is claimed, too, under a lease")
+            return Oddity(OddityKind.TWIN, key, value, "it is also in progress, under a lease")
         return LegacyMessage(id, item.contents, instant_in(VISIBILITY, item.index_key) or 0, None)
 
     def _in_progress(self, key: bytes, value: bytes) -> LegacyMessage | Oddity:
-        """Without a lease it is ready: nobody is left who could settle it."""
+        """Return the message of a key `in_progress/`. It is ready if it has no lease, because no one can settle it
+        then."""
         id = key.removeprefix(IN_PROGRESS)
         try:
             item = self._decode(value, id)
@@ -260,7 +218,7 @@ class LegacyDatabase:
             return Oddity(OddityKind.UNREADABLE, key, value, str(error))
         expires_at = self.leases().get(id)
         if expires_at is None and self._is_readable(AVAILABLE, id):
-            return Oddity(OddityKind.TWIN, key, value, "it is ready, too, and no lease holds it")
+            return Oddity(OddityKind.TWIN, key, value, "it is also ready, and not under a lease")
         return LegacyMessage(id, item.contents, instant_in(VISIBILITY, item.index_key) or 0, expires_at)
 
     def _decode(self, value: bytes, id: bytes) -> StoredItem:
@@ -293,12 +251,15 @@ class LegacyDatabase:
         except Unreadable as error:
             return Oddity(OddityKind.UNREADABLE, key, value, str(error))
         if not any(self._get(IN_PROGRESS + id) is not None for id in _ids_of(lease)):
-            return Oddity(OddityKind.STALE_LEASE, key, value, "nothing that it names is in progress")
+            return Oddity(OddityKind.STALE_LEASE, key, value, "none of its messages is in progress")
         return None
 
     def leases(self) -> dict[bytes, int]:
-        """Until when each id is held, in milliseconds; of several leases the last to end. The one thing that is held in
-        memory: what is in flight is little beside what waits."""
+        """Return the end of the lease of each message under a lease, in milliseconds.
+
+        If a message has several leases, the last end counts. The result is kept in memory, because far fewer messages
+        are in flight than ready.
+        """
         if self._leases is not None:
             return self._leases
         ends: dict[bytes, int] = {}
@@ -314,8 +275,8 @@ class LegacyDatabase:
                 try:
                     entry = decode_lease(value)
                 except Unreadable:
-                    continue  # told of where it is read
-                # An extended lease may have left its older expiries behind: what it says itself counts.
+                    continue  # `read` reports it
+                # An extended lease may have left older expiries in the index, so its own expiry is used if it has one.
                 at = entry.expires_s * 1_000 if 0 < entry.expires_s < LATEST_S else ends.get(key[len(LEASES) :])
                 if at is not None:
                     for id in _ids_of(entry):
@@ -332,7 +293,7 @@ class LegacyDatabase:
             yield cursor.key(), cursor.value()
             cursor.next()
         error = _status_of(cursor)
-        del cursor  # held by a traceback it would keep the database open
+        del cursor  # a traceback that refers to it would keep the database open
         if error is not None:
             raise StoreUnavailable(f"{self.path} cannot be read: {error}; restore it first", path=str(self.path))
 
@@ -345,13 +306,13 @@ class LegacyDatabase:
 
 
 def _ids_of(lease: LeaseEntry) -> list[bytes]:
-    """A lease names ids, or the keys that they stand in."""
+    """Return the ids of a lease's messages. A lease has ids, or keys that end with the ids."""
     return [each.removeprefix(IN_PROGRESS) for each in lease.keys]
 
 
-def _status_of(cursor: object) -> str | None:
+def _status_of(cursor: RdictIter) -> str | None:
     try:
-        cursor.status()  # type: ignore[attr-defined]
+        cursor.status()
     except Exception as error:
         return str(error)
     return None
@@ -363,7 +324,7 @@ def _options() -> Options:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[LegacyDatabase]:
-    """Open a legacy database for reading, for the length of a `with` block."""
+    """Open a legacy database for reading during a `with` block."""
     database = LegacyDatabase(path)
     try:
         yield database

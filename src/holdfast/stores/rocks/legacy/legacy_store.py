@@ -1,7 +1,7 @@
-"""A legacy database opened as a store: its messages are read as those of default/default, and nothing is changed.
+"""A legacy database opened as a read-only store, to inspect it before its migration.
 
-For a look before the migration. A foreign id is shown as another one that is made from it; the migration will give the
-message a third.
+Its messages are those of the queue default/default. A message whose id is not a valid id of this format is shown under
+an id derived from it; the migration gives it another id.
 """
 
 import logging
@@ -28,7 +28,8 @@ from holdfast.stores.contract import (
     Swept,
 )
 from holdfast.stores.logic.results import no_such_queue
-from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase, LegacyMessage
+from holdfast.stores.rocks.legacy.entries import LegacyMessage
+from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase
 from holdfast.stores.rocks.legacy.message_import import LEGACY_ID, LEGACY_QUEUE, own_id
 from holdfast.stores.rocks.legacy.store_parts import LegacyDirectory, LegacyLedgers, LegacyPayloads, LegacySchedules
 from holdfast.telemetry.figures import Figures
@@ -36,41 +37,44 @@ from holdfast.telemetry.figures import Figures
 _log = logging.getLogger("holdfast")
 
 
-class _Line(NamedTuple):
-    """A message without its payload."""
+class _Entry(NamedTuple):
+    """A message in the index, without its payload."""
 
     shown_id: int
     id: bytes
-    # When it is due; for a message under a lease, when the lease ends or later.
+    # The instant from which it can be claimed. For a message under a lease it is not before the end of the lease.
     ready_at: int
     lease_expires_at: int | None
 
 
 class _Index:
-    """Every message of the database. Leases end while it is open: their messages are ready from then on."""
+    """All messages of the database. When a lease ends, its message becomes ready, though nothing is written."""
 
-    def __init__(self, lines: list[_Line], bytes: int) -> None:
-        self.lines = sorted(lines)
+    def __init__(self, entries: list[_Entry], bytes: int) -> None:
+        self.entries = sorted(entries)
         self.bytes = bytes
-        self._ready = sorted((line for line in lines if line.lease_expires_at is None), key=_claim_order)
-        self._held = sorted((line for line in lines if line.lease_expires_at is not None), key=_lease_end, reverse=True)
+        self._ready = sorted((entry for entry in entries if entry.lease_expires_at is None), key=_claim_order)
+        self._held = sorted(
+            (entry for entry in entries if entry.lease_expires_at is not None), key=_lease_end, reverse=True
+        )
 
-    def ready(self, now_ms: int) -> list[_Line]:
-        """Return the messages that no lease holds, in the order in which they would be claimed."""
+    def ready(self, now_ms: int) -> list[_Entry]:
+        """Return the messages that are not under a lease, in the order of claims."""
         while self._held and _lease_end(self._held[-1]) <= now_ms:
             insort(self._ready, self._held.pop(), key=_claim_order)
         return self._ready
 
     def due(self, now_ms: int) -> int:
-        """Return how many of `ready` can be claimed now."""
-        return bisect_right(self.ready(now_ms), now_ms, key=lambda line: line.ready_at)
+        """Return the number of `ready` messages that can be claimed now."""
+        return bisect_right(self.ready(now_ms), now_ms, key=lambda entry: entry.ready_at)
 
     def in_flight(self, now_ms: int) -> int:
-        return len(self.lines) - len(self.ready(now_ms))
+        """Return the number of messages under a lease that has not ended."""
+        return len(self.entries) - len(self.ready(now_ms))
 
 
 class LegacyStore:
-    """A `Store` that refuses every change."""
+    """A `Store` that refuses every change. `stores/contract.py` documents the methods."""
 
     capabilities = Capabilities(is_durable=True)
 
@@ -87,7 +91,7 @@ class LegacyStore:
         self._runtime = runtime
         self._database = LegacyDatabase(self._path)
         _log.warning(
-            "%s is of the legacy layout (fields in the order %s): it is read as the queue %s, and cannot be changed. "
+            "%s is of the legacy layout (fields in the order %s): it is opened read-only, as the queue %s. "
             "To make it a store: holdfast db migrate %s",
             self._path,
             self._database.order,
@@ -103,27 +107,27 @@ class LegacyStore:
     def shard_of(self, ref: QueueRef) -> int:
         return 0
 
-    # --- What is there -----------------------------------------------------------------------------------------
+    # --- Inspection --------------------------------------------------------------------------------------------
 
     async def get(self, ref: QueueRef, id: int) -> Found | None:
         _require(ref)
-        lines = (await self._read()).lines
-        at = bisect_right(lines, id, key=_shown_id) - 1
-        return self._found(lines[at], self._now_ms()) if at >= 0 and lines[at].shown_id == id else None
+        entries = (await self._read()).entries
+        at = bisect_right(entries, id, key=_shown_id) - 1
+        return self._found(entries[at], self._now_ms()) if at >= 0 and entries[at].shown_id == id else None
 
     async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
         _require(ref)
         index = await self._read()
-        return [self._found(line, now_ms) for line in index.ready(now_ms)[: min(limit, index.due(now_ms))]]
+        return [self._found(entry, now_ms) for entry in index.ready(now_ms)[: min(limit, index.due(now_ms))]]
 
     async def browse(
         self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> Listing:
         _require(ref)
-        lines = (await self._read()).lines
+        entries = (await self._read()).entries
         page: list[Found] = []
-        for at in range(0 if after is None else bisect_right(lines, after, key=_shown_id), len(lines)):
-            found = self._found(lines[at], now_ms)
+        for at in range(0 if after is None else bisect_right(entries, after, key=_shown_id), len(entries)):
+            found = self._found(entries[at], now_ms)
             if state in (None, found.life.state) and which.matches(found.envelope, found.life, now_ms):
                 if len(page) == limit:
                     return Listing(page, page[-1].envelope.id)
@@ -146,7 +150,7 @@ class LegacyStore:
             oldest_ready_at=ready[0].ready_at if due else None,
         )
 
-    # --- What there is none of ---------------------------------------------------------------------------------
+    # --- Empty results -----------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
         return Swept(0, None)
@@ -162,7 +166,7 @@ class LegacyStore:
     async def figures(self) -> Figures:
         return Figures()
 
-    # --- What is refused ---------------------------------------------------------------------------------------
+    # --- Changes, which are refused ----------------------------------------------------------------------------
 
     async def enqueue(self, *_: Any, auto_create: bool) -> list[Enqueued]:
         self._refuse()
@@ -184,7 +188,7 @@ class LegacyStore:
 
     def _refuse(self) -> NoReturn:
         raise InvalidArgument(
-            f"{self._path} is of the legacy layout, and is only read: make it a store with `holdfast db migrate "
+            f"{self._path} is of the legacy layout and opened read-only: make it a store with `holdfast db migrate "
             f"{self._path}`",
             field="url",
         )
@@ -192,18 +196,19 @@ class LegacyStore:
     # --- Reading -----------------------------------------------------------------------------------------------
 
     async def _read(self) -> _Index:
-        """Once: nobody can write to it meanwhile. Large ones take a while, and nobody else waits for that."""
+        """Return the index, built by the first call on another thread. It stays valid, because the database is locked
+        against writers."""
         if self._index is None:
             database = self._opened()
             self._index = await self._runtime.offload(lambda: _index_of(database))
         return self._index
 
-    def _found(self, line: _Line, now_ms: int) -> Found:
-        message = self._opened().find(line.id)
+    def _found(self, entry: _Entry, now_ms: int) -> Found:
+        message = self._opened().find(entry.id)
         if message is None:
             raise StoreUnavailable(f"{self._path} changed while it was read: open it again", path=str(self._path))
         envelope = Envelope(
-            id=line.shown_id, enqueued_at=message.visible_at, payload=message.payload, headers=_headers_of(message)
+            id=entry.shown_id, enqueued_at=message.visible_at, payload=message.payload, headers=_headers_of(message)
         )
         expires_at = message.lease_expires_at
         if expires_at is None or not message.is_held(now_ms):
@@ -222,34 +227,34 @@ class LegacyStore:
 
 
 def _index_of(database: LegacyDatabase) -> _Index:
-    lines: list[_Line] = []
+    entries: list[_Entry] = []
     size = unreadable = 0
     for _, found in database.read():
         if isinstance(found, LegacyMessage):
-            lines.append(_Line(_shown(found.id), found.id, found.ready_at(), found.lease_expires_at))
+            entries.append(_Entry(_shown(found.id), found.id, found.ready_at(), found.lease_expires_at))
             size += len(found.payload) + headers_bytes(_headers_of(found))
         elif found is not None:
             unreadable += found.is_unreadable
     if unreadable:
         _log.warning(
-            "%s has %d keys or values that cannot be read: they are not shown. `holdfast db migrate %s` names some",
+            "%s has %d keys or values that cannot be read, and leaves them out. `holdfast db migrate %s` names some",
             database.path,
             unreadable,
             database.path,
         )
-    return _Index(lines, size)
+    return _Index(entries, size)
 
 
-def _claim_order(line: _Line) -> tuple[int, int]:
-    return line.ready_at, line.shown_id
+def _claim_order(entry: _Entry) -> tuple[int, int]:
+    return entry.ready_at, entry.shown_id
 
 
-def _lease_end(line: _Line) -> int:
-    return line.lease_expires_at or 0
+def _lease_end(entry: _Entry) -> int:
+    return entry.lease_expires_at or 0
 
 
-def _shown_id(line: _Line) -> int:
-    return line.shown_id
+def _shown_id(entry: _Entry) -> int:
+    return entry.shown_id
 
 
 def _shown(id: bytes) -> int:

@@ -1,7 +1,10 @@
-"""Messages of a legacy database put into a store, each with what it has of a life already.
+"""The import of messages from a legacy database into a store. Leases that have not ended are kept.
 
-A step is one atomic write: the messages, and how far the reading was when they were read. Killed at any point, the next
-run goes on from there, and no message comes twice.
+Each step atomically writes some messages and the position up to which the old database was read. If the process is
+killed, the next run continues at that position, and no message is imported twice.
+
+How to change this format: `MigrationProgress` is stored as a MessagePack array. Add a field at the end, with the
+default that a run by an older version implies.
 """
 
 from collections.abc import Sequence
@@ -17,30 +20,32 @@ from holdfast.model.names import QueueRef
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.legacy.legacy_database import LegacyMessage, LegacyPosition
-from holdfast.stores.rocks.payloads.pieces import in_pieces
+from holdfast.stores.rocks.legacy.entries import LegacyMessage, LegacyPosition
+from holdfast.stores.rocks.payloads.pieces import store_large_payload
 from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.store import RocksStore
 
-# All that was in a legacy database is in this queue.
+# The queue that gets all messages of a legacy database.
 LEGACY_QUEUE = QueueRef()
-# The id that a message had, in hexadecimal, where it could not be kept.
+# The header with a message's old id in hexadecimal. Only messages whose id could not be kept have it.
 LEGACY_ID = "legacy-id"
 
 _PROGRESS = keys.META + b"legacy migration"
 
 
 class MigrationProgress(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """How far a migration is. Leases that end after `begun_at` hold their messages. `order`: of the values' fields."""
+    """The progress of an unfinished migration. A message whose lease ends after `begun_at` is imported in flight."""
 
     begun_at: int
-    place: LegacyPosition | None = None
+    # The last key that was read; None: none yet.
+    position: LegacyPosition | None = None
+    # The numbers of messages imported and of keys read.
     messages: int = 0
     keys: int = 0
     is_copied: bool = False
-    # Older versions read this order alone, and did not note it.
+    # The order of the fields of the old values. Older versions read only the default order, and did not store it.
     order: str = "contents, visibility_ts_index_key, id"
 
 
@@ -49,23 +54,31 @@ _decode = msgspec.msgpack.Decoder(MigrationProgress).decode
 
 
 class LegacyImport:
+    """The writer of the new store."""
+
     def __init__(self, store: RocksStore, dice: Dice) -> None:
         self._store = store
         self._dice = dice
 
     def progress(self) -> MigrationProgress | None:
+        """Return the stored progress, or None if no migration has begun."""
         raw = self._store.shards[0].engine.database.get(keys.DIRECTORY, _PROGRESS)
         return None if raw is None else _decode(raw)
 
     async def put(self, messages: Sequence[LegacyMessage], progress: MigrationProgress, now_ms: int) -> None:
-        """Answers when it is written: what a power cut takes, it takes with the progress, and it is done again."""
-        self._store._room.check(now_ms)
+        """Import messages, and store the progress, in one atomic step.
+
+        Returns once the step is written. If a power cut undoes it, it undoes the progress too, and the step is
+        repeated.
+        """
+        self._store._disk_room.check(now_ms)
         await self._store.shards[0].units.run(LEGACY_QUEUE, lambda unit: self._put(unit, messages, progress), now_ms)
 
     async def _put(self, unit: RocksUnits, messages: Sequence[LegacyMessage], progress: MigrationProgress) -> None:
         queue = await unit.find(LEGACY_QUEUE) or await unit.create(LEGACY_QUEUE)
         engine, facts = self._store.shards[0].engine, self._store.shards[0].facts
-        engine.is_mid_change = True  # nothing may be read from here on
+        # From here on nothing may be read: a read would first write the open commit, with half of this change.
+        engine.is_mid_change = True
         own = [own_id(message.id) for message in messages]
         facts.skip_ids(max((id for id in own if id is not None), default=0))
         fresh = iter(facts.take_ids(own.count(None), unit.now_ms))
@@ -74,7 +87,8 @@ class LegacyImport:
             is_held = message.is_held(progress.begun_at)
             entry = self._put_one(queue, message, id, next(fresh) if id is None else id, is_held, unit.now_ms)
             if is_held and message.lease_expires_at is not None:
-                # Nobody has a receipt for it: it becomes ready when the lease it had ends.
+                # Claim it under a lease of the same end. No one has the receipt, so it becomes ready when the lease
+                # ends.
                 [token] = self._dice.tokens(1)
                 lease_ms = max(0, message.lease_expires_at - unit.now_ms)
                 change = lifecycle.claim(entry.life, queue.row.policy, unit.now_ms, token=token, lease_ms=lease_ms)
@@ -84,7 +98,7 @@ class LegacyImport:
         unit.apply(queue, held)
 
     async def note(self, progress: MigrationProgress | None) -> None:
-        """The progress alone; None: it is over, and forgotten."""
+        """Store the progress alone, or delete it with None at the end of the migration."""
         engine = self._store.shards[0].engine
         engine.begin()
         if progress is None:
@@ -99,7 +113,7 @@ class LegacyImport:
         store = self._store
         headers = {LEGACY_ID: message.id.hex()} if own_id is None else {}
         draft = Draft(payload=message.payload, headers=headers)
-        envelope = in_pieces(store.shards[0].engine, make_envelope(draft, id, now_ms))
+        envelope = store_large_payload(store.shards[0].engine, make_envelope(draft, id, now_ms))
         visible_at = message.visible_at if is_held else message.ready_at()
         entry = StoredMessage(queue.p, envelope, Life(visible_at=visible_at), keys.id_bytes(id), draft.bytes)
         queue.put(entry)
@@ -109,7 +123,10 @@ class LegacyImport:
 
 
 def own_id(raw: bytes) -> int | None:
-    """An id of ours is kept. A foreign one would be taken for a time and a node that it is not."""
+    """Return the id as a snowflake if it is a valid id of this format; else None.
+
+    Another 16-byte id must not be kept, because a wrong time and node number would be read from it.
+    """
     if len(raw) != keys.ID_SIZE:
         return None
     try:
@@ -119,6 +136,6 @@ def own_id(raw: bytes) -> int | None:
 
 
 def old_id(id: int, headers: dict[str, str]) -> bytes:
-    """The id that a message had in the legacy database."""
+    """Return the id that a message had in the legacy database."""
     legacy = headers.get(LEGACY_ID)
     return ids.to_bytes(id) if legacy is None else bytes.fromhex(legacy)

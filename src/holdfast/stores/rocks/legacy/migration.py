@@ -1,13 +1,14 @@
-"""A legacy database made into a store, in the same directory (SPEC 9.9).
+"""The migration of a legacy database to a store in the same directory (SPEC 9.9).
 
-    survey    the old database is read whole; unless every key can be read, or the caller accepts the exact number that
-              cannot, the migration ends here, and nothing was written
-    copy      DIR/holdfast-new grows to a store with every message, in atomic steps that note how far they are
-    check     both are read whole: counts by state and a hash of all contents must agree
-    keep      everything that is not a message is written to DIR/legacy-unreadable.jsonl
-    switch    the new database moves to DIR/db, DIR gets its marker; only then are the old files removed
+    survey    read the whole old database; if any key cannot be read, and the caller has not accepted the exact number
+    of
+              such keys, fail, with nothing written
+    copy      write every message to a store in DIR/holdfast-new, in atomic steps that include the progress
+    check     read both databases; the counts by state and a hash of all contents must agree
+    keep      write everything that is not a message to DIR/legacy-unreadable.jsonl
+    switch    move the new database to DIR/db and its marker to DIR, and then remove the old files
 
-Each may be interrupted anywhere: run again, it goes on. Until the switch nothing of the old database has changed.
+A migration may be interrupted at any point; the next run continues it. Until the switch, the old database is unchanged.
 """
 
 import base64
@@ -21,19 +22,17 @@ from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.dice import Dice, SystemDice
-from holdfast.model.answers import Found
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.model.message import State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import EVERYTHING
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.file_sync import sync_directory, sync_file
 from holdfast.stores.rocks.engine.engine import Durability
+from holdfast.stores.rocks.legacy.entries import LegacyMessage, Oddity, OddityKind
 from holdfast.stores.rocks.legacy.files import is_database_file, is_legacy, lock_legacy
-from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase, LegacyMessage, Oddity, OddityKind
-from holdfast.stores.rocks.legacy.message_import import LEGACY_QUEUE, LegacyImport, MigrationProgress, old_id
-from holdfast.stores.rocks.legacy.survey import Sum, Summing, Survey, require_readable, survey
+from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase
+from holdfast.stores.rocks.legacy.message_import import LegacyImport, MigrationProgress
+from holdfast.stores.rocks.legacy.survey import Survey, require_readable, sum_store, survey
 from holdfast.stores.rocks.recovery.marker import MARKER
 from holdfast.stores.rocks.recovery.opening import DATABASE
 from holdfast.stores.rocks.store import RocksStore
@@ -41,39 +40,39 @@ from holdfast.stores.rocks.store import RocksStore
 NEW = "holdfast-new"
 UNREADABLE = "legacy-unreadable.jsonl"
 _CHECKED = "checked"
-# The first line of that file. Change it when a copy that an older version has checked is not to be trusted.
+# The first line of the file `checked`. Change it if a copy that an older version has checked must be copied again.
 _RULES = "every key readable, or accepted\n"
 STEP = 1_000
 
 _RETENTION_MS = 7 * 86_400_000
-# Of these the content is kept: what else there is says nothing that the messages do not.
+# The kinds of keys whose contents are kept in a file. The other kinds contain nothing that the messages do not.
 _KEPT_KINDS = frozenset({OddityKind.UNREADABLE, OddityKind.UNKNOWN, OddityKind.TWIN})
 
-# The stage, how much of it is done, and of how much; of the last two None is not known.
-MigrationTold = Callable[[str, int, int | None], None]
+# Called with the name of the stage, the amount of it that is done, and its total; None: the total is unknown.
+ReportStage = Callable[[str, int, int | None], None]
 
 
 class LegacyMigrationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a migration. `is_done` False: there was nothing left to do."""
+    """The result of a migration. `is_done` is False if the directory had been migrated before."""
 
     path: str
     is_done: bool
-    # The order of the old values' fields.
+    # The order of the fields of the old values.
     order: str = ""
     messages: int = 0
     ready: int = 0
     in_flight: int = 0
     digest: str = ""
-    # Keys that were not messages, by kind.
+    # The numbers of keys that were not messages, by kind.
     oddities: dict[str, int] = {}
-    # The file with their contents.
+    # The path of the file with their contents; None: there were none to keep.
     kept: str | None = None
 
 
 class LegacyMigration:
-    """The steps, for a command or for a job that shows its progress elsewhere.
+    """The steps of a migration, for callers that run them one by one. `migrate_legacy` runs all of them.
 
-    `accept_unreadable`: the exact number of keys and values that may be left out of the store; by default none.
+    `accept_unreadable` is the exact number of unreadable keys and values to leave out of the store, by default 0.
     """
 
     def __init__(
@@ -95,32 +94,33 @@ class LegacyMigration:
 
     @property
     def is_switched(self) -> bool:
-        """Whether the new store has taken the place of the old database, if it may not have been tidied up after."""
+        """Return whether the new store has replaced the old database. Old files may still have to be removed."""
         is_moved = (self.path / DATABASE).exists() and (self.path / NEW / MARKER).exists()
         return is_moved or (self.path / MARKER).exists()
 
     @property
-    def has_rest(self) -> bool:
-        """Return whether files of the old database, or of the copy, are still to be removed after the switch."""
+    def has_old_files(self) -> bool:
+        """Return whether files of the old database or of the copy still have to be removed after the switch."""
         return (self.path / NEW).exists() or (self.path / "CURRENT").exists()
 
     def lock(self) -> None:
-        """Keep out every other opening of the directory until `unlock`, also between the copy and the switch."""
+        """Lock the directory until `unlock`, including the time between the copy and the switch."""
         if self.path.is_dir():
             self._directory_lock = lock_legacy(self.path)
 
     def unlock(self) -> None:
+        """Release the lock on the directory."""
         if self._directory_lock is not None:
             self._directory_lock.release()
 
-    async def open(self, told: Callable[[int], None] = lambda done: None) -> None:
-        """Read the old database whole, then open the copy.
+    async def open(self, progress: Callable[[int], None] = lambda done: None) -> None:
+        """Read the whole old database, then open the copy.
 
-        Raise `InvalidArgument` if keys are unreadable and their number was not accepted; nothing was written then.
+        Raise `InvalidArgument`, with nothing written, if keys are unreadable and their number was not accepted.
         """
         self._legacy = LegacyDatabase(self.path, is_migrated=True, lock=self._directory_lock)
         try:
-            self._require_readable(survey(self._legacy, self._clock.now_ms(), told))
+            self._require_readable(survey(self._legacy, self._clock.now_ms(), progress))
             await self._open_copy(self._legacy)
         except BaseException:
             await self.close()
@@ -129,13 +129,13 @@ class LegacyMigration:
     async def _open_copy(self, legacy: LegacyDatabase) -> None:
         store = RocksStore(self.path / NEW, self._dice, durability=Durability.OS, journal_retention_ms=_RETENTION_MS)
         self._runtime = LoopRuntime(self._clock)
-        await store.open(_Nobody(), self._runtime)
+        await store.open(_NullListener(), self._runtime)
         self._store = store
-        self._intake = LegacyImport(store, self._dice)
-        progress, order = self._intake.progress(), str(legacy.order)
+        self._importer = LegacyImport(store, self._dice)
+        progress, order = self._importer.progress(), str(legacy.order)
         if progress is None:
             progress = MigrationProgress(begun_at=self._clock.now_ms(), order=order)
-            await self._intake.note(progress)
+            await self._importer.note(progress)
         elif progress.order != order:
             raise StoreUnavailable(
                 f"the copy in {self.path / NEW} was begun with fields in the order {progress.order}, but they are in "
@@ -143,9 +143,10 @@ class LegacyMigration:
                 path=str(self.path),
             )
         self.progress = progress
-        self._source = legacy.read(progress.place)
+        self._source = legacy.read(progress.position)
 
     async def close(self) -> None:
+        """Close the copy and the old database. Idempotent."""
         store, self._store = self._store, None
         self._source = iter(())
         if store is not None:
@@ -157,56 +158,58 @@ class LegacyMigration:
             legacy.close()
 
     def estimate(self) -> int:
+        """Return the approximate number of keys to copy."""
         return self._opened()[0].estimate()
 
     async def copy_once(self, limit: int = STEP) -> int:
-        """So many messages more; how many it were. 0: there are no more."""
+        """Copy up to `limit` further messages, and return the number of keys read; 0: there are no more."""
         self._opened()
         messages: list[LegacyMessage] = []
         progress = self.progress
         if progress.is_copied:
             return 0
-        looked = 0
-        place = progress.place
-        for place, found in self._source:  # noqa: B007  (the last one is used below)
-            looked += 1
+        keys_read = 0
+        position = progress.position
+        for position, found in self._source:  # noqa: B007  # the last position is used below
+            keys_read += 1
             if isinstance(found, LegacyMessage):
                 messages.append(found)
-            # Of what is no message there may be a lot in a row: its reading is not to be done again either.
-            if len(messages) >= limit or looked >= 10 * limit:
+            # Also end the step after many keys without a message, so that an interrupted run need not read them again.
+            if len(messages) >= limit or keys_read >= 10 * limit:
                 break
         progress = replace(
             progress,
-            place=place,
+            position=position,
             messages=progress.messages + len(messages),
-            keys=progress.keys + looked,
-            is_copied=looked == 0,
+            keys=progress.keys + keys_read,
+            is_copied=keys_read == 0,
         )
-        await self._intake.put(messages, progress, self._clock.now_ms())
+        await self._importer.put(messages, progress, self._clock.now_ms())
         self.progress = progress
-        return looked
+        return keys_read
 
-    async def check(self, told: Callable[[int], None] = lambda done: None) -> Survey:
-        """Read both sides whole. Raise `StoreUnavailable` if they differ; nothing was removed then."""
+    async def check(self, progress: Callable[[int], None] = lambda done: None) -> Survey:
+        """Read both databases, and return the survey of the old one. Raise `StoreUnavailable` if they differ."""
         legacy, store = self._opened()
-        was = survey(legacy, self.progress.begun_at, told)
-        self._require_readable(was)
-        now = await _sum_store(store, self._clock.now_ms(), told)
-        if was.sum != now:
+        old = survey(legacy, self.progress.begun_at, progress)
+        self._require_readable(old)
+        copied = await sum_store(store, self._clock.now_ms(), progress)
+        if old.sum != copied:
             raise StoreUnavailable(
-                f"the copy in {self.path / NEW} is not what is in {self.path}: {was.sum} there, {now} here. Nothing "
-                f"was removed: delete {self.path / NEW} and run this again",
+                f"the copy in {self.path / NEW} differs from {self.path}: the copy has {copied}, the old database "
+                f"{old.sum}. Nothing was removed: delete {self.path / NEW} and run this again",
                 path=str(self.path),
             )
-        return was
+        return old
 
     def _require_readable(self, found: Survey) -> None:
         require_readable(found, self._accepted, f"they are left out of the store and kept in {self.path / UNREADABLE}")
 
     def keep_unreadable(self) -> Path | None:
-        """Write every key and value that is not a message to a file, a line of JSON each: the old files are removed."""
+        """Write every key and value that is not a message to a file, as one line of JSON each, because the switch
+        removes the old files. Return the path of the file, or None if there are no such keys."""
         legacy, _ = self._opened()
-        place, fresh = self.path / UNREADABLE, self.path / (UNREADABLE + ".new")
+        target, fresh = self.path / UNREADABLE, self.path / (UNREADABLE + ".new")
         count = 0
         with fresh.open("wb") as file:
             for _, found in legacy.read():
@@ -218,12 +221,12 @@ class LegacyMigration:
         if not count:
             fresh.unlink()
             return None
-        fresh.replace(place)
+        fresh.replace(target)
         sync_directory(self.path)
-        return place
+        return target
 
     async def finish(self) -> None:
-        """The copy is whole and checked: it forgets that it was one, and is closed."""
+        """Record that the copy is complete and checked, delete the stored progress, and close the copy."""
         fresh = self.path / NEW / (_CHECKED + ".new")
         with fresh.open("w") as file:
             file.write(self._checked_state())
@@ -231,12 +234,15 @@ class LegacyMigration:
             sync_file(file.fileno())
         fresh.replace(self.path / NEW / _CHECKED)
         sync_directory(self.path / NEW)
-        await self._intake.note(None)
+        await self._importer.note(None)
         await self.close()
 
     def is_checked(self) -> bool:
-        """Return whether an earlier run came as far as the switch. Raise `StoreUnavailable` if the old database was
-        written to since, or if that run was of a version that did not refuse unreadable values."""
+        """Return whether an earlier run has finished the check.
+
+        Raise `StoreUnavailable` if the old database was written to since then, or if that run was by a version that did
+        not refuse unreadable values.
+        """
         checked = self.path / NEW / _CHECKED
         if not checked.exists():
             return False
@@ -249,7 +255,8 @@ class LegacyMigration:
         return True
 
     def _checked_state(self) -> str:
-        """Return the rules of the check, and the old database's files: a program that opens it to write adds some."""
+        """Return the content of the file `checked`: the rules of the check, and the names and sizes of the old
+        database's files, which change whenever a program opens it for writing."""
         files = sorted(
             (entry.name, entry.stat().st_size)
             for entry in self.path.iterdir()
@@ -259,26 +266,27 @@ class LegacyMigration:
 
     # --- The switch --------------------------------------------------------------------------------------------
 
-    def switch(self, told: Callable[[str], None] = lambda what: None) -> None:
-        """From here on the directory is a store. Each step may be the last, and is not done twice."""
+    def switch(self, report: Callable[[str], None] = lambda what: None) -> None:
+        """Make the directory a store. After an interruption, another call continues; steps already done are skipped."""
         new = self.path / NEW
         if not (self.path / DATABASE).exists():
-            told("moving the new database in")
+            report("moving the new database in")
             (new / DATABASE).rename(self.path / DATABASE)
             sync_directory(self.path)
         if not (self.path / MARKER).exists():
-            told("marking the store")
+            report("marking the store")
             (new / MARKER).rename(self.path / MARKER)
             sync_directory(self.path)
-        told("removing the old files")
-        self._remove_old(told)
+        report("removing the old files")
+        self._remove_old(report)
         shutil.rmtree(new, ignore_errors=True)
         sync_directory(self.path)
 
-    def _remove_old(self, told: Callable[[str], None]) -> None:
-        """CURRENT goes first: without it no program takes what is left for a database."""
+    def _remove_old(self, report: Callable[[str], None]) -> None:
+        """Remove the old database's files. CURRENT is the first, because without it no program takes the remaining
+        files for a database."""
         for name in ("CURRENT", *sorted(entry.name for entry in self.path.iterdir() if is_database_file(entry))):
-            told(f"removing {name}")
+            report(f"removing {name}")
             (self.path / name).unlink(missing_ok=True)
 
     def _opened(self) -> tuple[LegacyDatabase, RocksStore]:
@@ -289,84 +297,62 @@ class LegacyMigration:
 
 async def migrate_legacy(
     path: str | os.PathLike[str],
-    told: MigrationTold = lambda stage, done, total: None,
+    report: ReportStage = lambda stage, done, total: None,
     *,
     accept_unreadable: int = 0,
     clock: Clock | None = None,
     step: int = STEP,
 ) -> LegacyMigrationResult:
-    """Run every step that remains. A directory that is a store already is left as it is."""
+    """Run all remaining steps of a migration. Does nothing to a directory that is a store already.
+
+    `step` is the number of messages in each atomic step. Raise `InvalidArgument` if the directory has no legacy
+    database or has unreadable keys whose number was not accepted, `StoreUnavailable` if it is in use or the copy is
+    wrong.
+    """
     migration = LegacyMigration(path, accept_unreadable=accept_unreadable, clock=clock)
-    if migration.is_switched and not migration.has_rest:
+    if migration.is_switched and not migration.has_old_files:
         return LegacyMigrationResult(path=str(path), is_done=False)
     migration.lock()
     try:
-        return await _migrate(str(path), migration, told, step)
+        return await _migrate(str(path), migration, report, step)
     finally:
         migration.unlock()
 
 
-async def _migrate(path: str, migration: LegacyMigration, told: MigrationTold, step: int) -> LegacyMigrationResult:
+async def _migrate(path: str, migration: LegacyMigration, report: ReportStage, step: int) -> LegacyMigrationResult:
     if migration.is_switched:
-        has_rest = migration.has_rest
-        if has_rest:
-            migration.switch(lambda what: told(what, 0, None))
-        return LegacyMigrationResult(path=path, is_done=has_rest)
+        has_old_files = migration.has_old_files
+        if has_old_files:
+            migration.switch(lambda what: report(what, 0, None))
+        return LegacyMigrationResult(path=path, is_done=has_old_files)
     if migration.is_checked():
-        migration.switch(lambda what: told(what, 0, None))
+        migration.switch(lambda what: report(what, 0, None))
         return LegacyMigrationResult(path=path, is_done=True)
     try:
-        await migration.open(lambda done: told("survey", done, None))
+        await migration.open(lambda done: report("survey", done, None))
         total = migration.estimate()
-        told("copy", migration.progress.keys, total)
+        report("copy", migration.progress.keys, total)
         while await migration.copy_once(step):
-            told("copy", migration.progress.keys, max(total, migration.progress.keys))
-        agreed = await migration.check(lambda done: told("check", done, None))
+            report("copy", migration.progress.keys, max(total, migration.progress.keys))
+        found = await migration.check(lambda done: report("check", done, None))
         kept = migration.keep_unreadable()
-        told("keep", 0, None)
+        report("keep", 0, None)
         await migration.finish()
     finally:
         await migration.close()
-    told("switch", 0, None)
-    migration.switch(lambda what: told(what, 0, None))
+    report("switch", 0, None)
+    migration.switch(lambda what: report(what, 0, None))
     return LegacyMigrationResult(
         path=path,
         is_done=True,
-        order=agreed.order,
-        messages=agreed.sum.messages,
-        ready=agreed.sum.ready,
-        in_flight=agreed.sum.in_flight,
-        digest=agreed.sum.digest,
-        oddities=agreed.oddities,
+        order=found.order,
+        messages=found.sum.messages,
+        ready=found.sum.ready,
+        in_flight=found.sum.in_flight,
+        digest=found.sum.digest,
+        oddities=found.oddities,
         kept=None if kept is None else str(kept),
     )
-
-
-# --- What both sides hold ------------------------------------------------------------------------------------------
-
-
-async def _sum_store(store: RocksStore, now_ms: int, told: Callable[[int], None]) -> Sum:
-    messages, after = Summing(), None
-    if await store.directory.find_queue(LEGACY_QUEUE) is None:
-        return messages.sum
-    while True:
-        listing = await store.browse(LEGACY_QUEUE, None, EVERYTHING, after, STEP, now_ms)
-        for found in listing.found:
-            id = old_id(found.envelope.id, found.envelope.headers)
-            is_held = found.life.state is State.IN_FLIGHT
-            messages.add(id, await _payload_of(store, found), is_held=is_held)
-        told(messages.sum.messages)
-        after = listing.after
-        if after is None:
-            return messages.sum
-
-
-async def _payload_of(store: RocksStore, found: Found) -> bytes:
-    envelope = found.envelope
-    if envelope.pieces is None:
-        return envelope.payload
-    reader = await store.payloads.read(LEGACY_QUEUE, envelope.id, envelope.pieces)
-    return b"".join([part async for part in reader])
 
 
 def _line_of(oddity: Oddity) -> dict[str, str]:
@@ -378,8 +364,8 @@ def _line_of(oddity: Oddity) -> dict[str, str]:
     }
 
 
-class _Nobody:
-    """`Listener` of a store that nobody serves."""
+class _NullListener:
+    """A `Listener` that ignores every call, because nothing is claimed from the copy."""
 
     def is_waited_for(self, ref: QueueRef) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""The parts of a legacy database opened as a store: one tenant and one queue, and nothing else. Changes are refused."""
+"""The parts of a `LegacyStore`: one tenant and one queue, without schedules or ledgers. Changes are refused."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -16,7 +16,7 @@ Refuse = Callable[[], NoReturn]
 
 
 class LegacyDirectory:
-    """`QueueDirectory`."""
+    """The `QueueDirectory` of a legacy database."""
 
     def __init__(self, refuse: Refuse) -> None:
         self._refuse = refuse
@@ -44,7 +44,7 @@ class LegacyDirectory:
 
 
 class LegacySchedules:
-    """`ScheduleStore`."""
+    """The `ScheduleStore` of a legacy database, which has no schedules."""
 
     def __init__(self, refuse: Refuse) -> None:
         self._refuse = refuse
@@ -69,7 +69,7 @@ class LegacySchedules:
 
 
 class LegacyLedgers:
-    """`LedgerStore`."""
+    """The `LedgerStore` of a legacy database, which has no ledgers."""
 
     def __init__(self, refuse: Refuse) -> None:
         self._refuse = refuse
@@ -85,7 +85,7 @@ class LegacyLedgers:
 
 
 class LegacyPayloads:
-    """`PayloadStore`."""
+    """The `PayloadStore` of a legacy database, which has no payloads in pieces."""
 
     def __init__(self, refuse: Refuse) -> None:
         self._refuse = refuse

@@ -1,12 +1,13 @@
-"""Values of the legacy layout (SPEC 4.7): Cap'n Proto messages, read without its library.
+"""The values of the legacy layout (SPEC 4.7): Cap'n Proto messages, decoded without the Cap'n Proto library.
 
-    stored_item   pointers: contents, id, visibility_ts_index_key, all Data; their order varies (legacy_orders.py)
+    stored_item   pointers: contents, id, visibility_ts_index_key, all Data; their order varies (field_order.py)
     lease_entry   pointers: keys 0, a list of Data;  data: expiry in seconds 8 (0 or missing: only the index has it)
 
-A value is a stream of one message, plain or packed. A plain message begins with its number of segments less one, at
-most 511; a packed one, read so, begins with a far larger number. So no value can be read both ways.
+A value is a stream of one message, plain or packed. A plain message begins with its number of segments minus one, which
+is at most 511. A packed message, read as a plain one, begins with a far larger number. So no value can be read both
+ways.
 
-Values are not trusted: any fault raises `Unreadable`, and nothing outside of the value is read.
+Values are not trusted. Any error in a value raises `Unreadable`, and no byte outside of it is read.
 """
 
 import struct
@@ -18,37 +19,43 @@ _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _WORD = 8
 _MAX_SEGMENTS = 512
-# Pointers that lead to pointers: two at most in what is well made.
-_HOPS = 4
+# Maximum number of pointers followed to one object. A valid message needs at most two.
+_MAX_HOPS = 4
 
 _STRUCT, _LIST, _FAR = 0, 1, 2
 _BYTES, _POINTERS = 2, 6
 
 
 class Unreadable(Exception):
-    """Why a value is not what it should be."""
+    """A value cannot be decoded. The text says why."""
 
 
 class StoredItem(NamedTuple):
+    """The fields of a message."""
+
     contents: bytes
     id: bytes
     index_key: bytes
 
 
 class LeaseEntry(NamedTuple):
+    """The fields of a lease."""
+
+    # The ids of its messages, or their keys.
     keys: list[bytes]
-    # 0: the entry does not say.
+    # The end of the lease in seconds since the Unix epoch; 0: only the index of expiries has it.
     expires_s: int
 
 
 def decode_fields(raw: bytes) -> Fields:
-    """Return the Data fields of a stored_item by position."""
+    """Return the three Data fields of a stored_item in their stored order."""
     root = _root_of(raw)
     return root.data(0), root.data(1), root.data(2)
 
 
 def decode_item(raw: bytes, id: bytes, order: FieldOrder) -> StoredItem:
-    """Return the stored_item of the key with this id. Its own id may be empty; another id is `Unreadable`."""
+    """Return the stored_item whose key has this id. Raise `Unreadable` if the value has another id; it may have
+    none."""
     fields = decode_fields(raw)
     why = order.misfit(fields, id)
     if why is not None:
@@ -57,6 +64,7 @@ def decode_item(raw: bytes, id: bytes, order: FieldOrder) -> StoredItem:
 
 
 def decode_lease(raw: bytes) -> LeaseEntry:
+    """Return the lease_entry. Raise `Unreadable`."""
     root = _root_of(raw)
     return LeaseEntry(root.list_of_data(0), root.number(0))
 
@@ -76,8 +84,12 @@ def _root_of(raw: bytes) -> "_Struct":
 
 
 def unpack(packed: bytes) -> bytes:
-    """Each word is a byte of flags and the bytes that are not zero. After a flag byte of 0 comes how many more words
-    are zero; after one of 255 and its word, how many words follow as they are."""
+    """Return the plain form of a packed message. Raise `Unreadable` if it is cut short.
+
+    Each word of 8 bytes is packed as a byte of flags and those of its bytes that are not zero. A flag byte of 0 is
+    followed by the number of further words that are zero; one of 255 is followed by its word and the number of words
+    that follow unpacked.
+    """
     out = bytearray()
     at, end = 0, len(packed)
     try:
@@ -106,9 +118,11 @@ def unpack(packed: bytes) -> bytes:
 
 
 class _Message:
+    """A plain message, with checked access to its segments."""
+
     def __init__(self, raw: bytes) -> None:
         if len(raw) < _WORD:
-            raise Unreadable("it is too short for a message")
+            raise Unreadable("it is too short to be a message")
         segments = _U32.unpack_from(raw)[0] + 1
         start = (4 * (segments + 1) + _WORD - 1) // _WORD * _WORD
         if segments > _MAX_SEGMENTS or len(raw) < start:
@@ -121,12 +135,12 @@ class _Message:
             self._segments.append(raw[start : start + size])
             start += size
         if start != len(raw):
-            raise Unreadable("there is more of it than one message")
+            raise Unreadable("there are bytes after the end of the message")
 
     def root(self) -> "_Struct":
         segment, at, word = self._follow(0, 0)
         if word is None or word & 3 != _STRUCT:
-            raise Unreadable("it has no root")
+            raise Unreadable("it has no root struct")
         data, pointers = word >> 32 & 0xFFFF, word >> 48
         begin = at + _offset(word)
         self._check(segment, begin, data + pointers)
@@ -139,33 +153,34 @@ class _Message:
 
     def _check(self, segment: int, at: int, words: int) -> None:
         if segment >= len(self._segments) or at < 0 or (at + words) * _WORD > len(self._segments[segment]):
-            raise Unreadable("it points outside of itself")
+            raise Unreadable("a pointer leads outside of it")
 
     def _follow(self, segment: int, at: int) -> tuple[int, int, int | None]:
-        """A pointer, by way of others: its segment, the word behind it, and itself (None: it points nowhere)."""
-        for _ in range(_HOPS):
+        """Follow far pointers to the final one. Return its segment, the index of the word behind it, and the pointer,
+        or None for a null pointer."""
+        for _ in range(_MAX_HOPS):
             word = self._word(segment, at)
             if word == 0:
                 return segment, at + 1, None
             if word & 3 != _FAR:
                 return segment, at + 1, word
-            target, place = word >> 32, word >> 3 & 0x1FFF_FFFF
-            if word & 4:  # of two words: where the object is, and what it is
-                pad = self._word(target, place)
-                tag = self._word(target, place + 1)
+            target, offset = word >> 32, word >> 3 & 0x1FFF_FFFF
+            if word & 4:  # a landing pad of two words: the location of the object, and its type
+                pad = self._word(target, offset)
+                tag = self._word(target, offset + 1)
                 if pad & 7 != _FAR:
-                    raise Unreadable("it points in a way that is not known")
+                    raise Unreadable("it has a pointer of an unknown kind")
                 return pad >> 32, pad >> 3 & 0x1FFF_FFFF, tag & ~0xFFFF_FFFC if tag & 3 == _STRUCT else tag
-            segment, at = target, place
-        raise Unreadable("it points in circles")
+            segment, at = target, offset
+        raise Unreadable("it has a chain of pointers that does not end")
 
     def list_at(self, segment: int, at: int) -> tuple[int, int, int, int]:
-        """Of a list: its segment, its first word, the size of its elements, and how many there are."""
+        """Return a list's segment, the index of its first word, the size code of its elements, and their number."""
         segment, behind, word = self._follow(segment, at)
         if word is None:
             return segment, behind, _BYTES, 0
         if word & 3 != _LIST:
-            raise Unreadable("there is something else where a list should be")
+            raise Unreadable("a field is not a list")
         return segment, behind + _offset(word), word >> 32 & 7, word >> 35
 
     def bytes_of(self, segment: int, at: int) -> bytes:
@@ -173,7 +188,7 @@ class _Message:
         if not count:
             return b""
         if kind != _BYTES:
-            raise Unreadable("there is something else where bytes should be")
+            raise Unreadable("a field is not Data")
         self._check(segment, begin, (count + _WORD - 1) // _WORD)
         return self._segments[segment][begin * _WORD : begin * _WORD + count]
 
@@ -182,6 +197,8 @@ class _Message:
 
 
 class _Struct(NamedTuple):
+    """A struct in a message, with access to its fields by index. A missing field has its default."""
+
     message: _Message
     segment: int
     begin: int
@@ -203,12 +220,12 @@ class _Struct(NamedTuple):
         if not count:
             return []
         if kind != _POINTERS:
-            raise Unreadable("there is something else where a list of keys should be")
+            raise Unreadable("the keys are not a list of Data")
         self.message._check(segment, begin, count)
         return [self.message.bytes_of(segment, begin + n) for n in range(count)]
 
 
 def _offset(word: int) -> int:
-    """Of an object behind its pointer, in words; it may lie before it."""
+    """Return the signed offset in a pointer, in words: the distance from the word behind the pointer to the object."""
     offset = word >> 2 & 0x3FFF_FFFF
     return offset - (1 << 30) if offset >> 29 else offset

@@ -1,5 +1,5 @@
-"""Work on a store's files without being its writer: backups, read-only opening, resharding.
+"""Operations on the files of a store that is not open here: backups, read-only opening, resharding.
 
-Never changes the files of a store that another process has open.
+Nothing here changes the files of a store that another process has open.
 Start with `read_only.py`.
 """

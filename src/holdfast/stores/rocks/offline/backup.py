@@ -1,19 +1,22 @@
-"""A copy of a store that another process may be writing to, made from its files alone.
+"""A backup of a store that another process may be writing to, made by copying its files.
 
-RocksDB lets one process open a store. A second one may open it for reading, but a checkpoint made from there silently
-leaves out the log, and with it everything since the last flush. So the files themselves are copied, as after a crash:
+RocksDB lets only one process open a database for writing. Another process may open it for reading, but a checkpoint
+made there silently leaves out the log, and with it every change since the last flush. So the files are copied, in the
+state that a crash would leave them in:
 
-    tables     never change once the manifest names them
-    manifest   says which tables make up RocksDB; it only grows
-    segments   of the commit log: frames are added at the end, until RocksDB has them and the file is used again
+    tables     do not change once the manifest names them
+    manifest   lists the tables of the database; it only grows
+    segments   of the commit log: frames are appended until RocksDB has them; then the file is reused
 
-Every file is opened first, which takes milliseconds and keeps it readable even once the owner has deleted it. If the
-manifest is then still what it was, nothing it names can have gone in between, and no segment that it needs has been
-used again: what is open is the whole store, however long copying takes. Else the owner has just flushed, and we look
-again. A segment that was used again while it was copied shows it by its header, and we begin again.
+First all files are opened, which takes milliseconds; an open file stays readable even after the owner deletes it. If
+the manifest has not changed by then, no file that it names was deleted and no segment that it needs was reused in
+between. So the open files are the complete store, however long copying takes. Otherwise the owner has just flushed, and
+all files are opened again. The header of a segment shows whether it was reused while it was copied; then the backup
+starts over.
 
-The files of all shards are opened before any is copied. Their logs are then read one after the other, and one may have
-the half of a link whose other half came too late: the copy leaves it out when it is first opened (links.py).
+The files of all shards are opened before any of them is copied. The logs are then read one after the other. So a copied
+log may have one half of a link, and the other half may have come too late for its copy. The half is then left out when
+the copy is first opened (`engine/shard_links.py`).
 """
 
 import os
@@ -37,63 +40,70 @@ from holdfast.stores.rocks.recovery.layout import Layout, note_closed, open_data
 from holdfast.stores.rocks.recovery.marker import MARKER, check_directory, read_marker, write_marker
 from holdfast.stores.rocks.recovery.opening import DATABASE
 
-# A flush is seldom; one in each of so many looks is not to be expected.
-_MAX_LOOKS = 100
+# Number of attempts to open all files between two flushes. Flushes are rare, so this many failures in a row are not
+# expected.
+_MAX_ATTEMPTS = 100
 _PIECE = 8 << 20
 
 
 class Backup(NamedTuple):
+    """The number and size of the files that a backup has copied."""
+
     files: int
     bytes: int
 
 
 class _Pinned(NamedTuple):
-    """An open file of the store, by its name below the store's directory."""
+    """An open file of the store. `name` is its path relative to the store's directory."""
 
     name: str
     file: BinaryIO
     size: int
-    # Set for a segment of the log, whose size is found out when it is copied.
+    # Set for a segment of the log. Its size is determined when it is copied.
     generation: int | None = None
 
 
 def backup(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Backup:
-    """Copy a store, in use or not, into a new directory. It holds everything that was answered before the call."""
-    store, place = Path(source), Path(target)
+    """Copy a store, in use or not, into a new directory.
+
+    The copy has every change that was acknowledged before the call. Raise `InvalidArgument` for a wrong source or
+    target, `StoreUnavailable` if copying fails.
+    """
+    store, copy_path = Path(source), Path(target)
     if not (store / MARKER).exists():
         raise InvalidArgument(f"{store} holds no store: give the directory that `holdfast.open` was given", field="dir")
     check_directory(store)
-    check_target(place)
-    if place.resolve().is_relative_to(store.resolve()):
-        raise InvalidArgument(f"{place} lies inside the store: give a directory outside of it", field="target")
+    check_target(copy_path)
+    if copy_path.resolve().is_relative_to(store.resolve()):
+        raise InvalidArgument(f"{copy_path} is inside the store: give a directory outside of it", field="target")
     _allow_many_files()
-    for _ in range(_MAX_LOOKS):
+    for _ in range(_MAX_ATTEMPTS):
         layout = read_layout(store)
-        copy = Layout(place, layout.role._replace(is_made=True))
+        copy = Layout(copy_path, layout.role._replace(is_made=True))
         with ExitStack() as stack:
             markers = [read_marker(path) for path in layout.paths]
-            pinned = [_look(path, stack) for path in layout.paths]
+            pinned = [_open_files(path, stack) for path in layout.paths]
             if None in pinned or [read_marker(path) for path in layout.paths] != markers:
-                continue  # it was flushed, opened or closed in between
+                continue  # the store was flushed, opened or closed in between
             try:
                 copied = [
                     _copy_all(each, path) for each, path in zip(pinned, copy.paths, strict=True) if each is not None
                 ]
             except OSError as error:
                 raise StoreUnavailable(
-                    f"the backup to {place} broke off: {error}; remove {place} and try again", path=str(place)
+                    f"the backup to {copy_path} failed: {error}; remove {copy_path} and try again", path=str(copy_path)
                 ) from None
             if None not in copied:
                 break
     else:
-        raise StoreUnavailable(f"{store} changes too fast to be copied: try again", path=str(store))
-    # Last: without it, the half of a backup is not taken for a store. As the store's own: if that names an owner, the
-    # copy is opened as after a kill, and must have a log.
+        raise StoreUnavailable(f"{store} changed in {_MAX_ATTEMPTS} attempts to copy it: try again", path=str(store))
+    # Written last: without the marker, an incomplete backup is not taken for a store. It is a copy of the store's
+    # marker: if that names an owner, the copy is opened like a store whose owner was killed, and must have a log.
     for path, marker in zip(copy.paths, markers, strict=True):
         write_marker(path, marker.pid, marker.role, format=marker.format, closed_state=marker.closed_state)
     if copy.has_shards:
-        write_marker(place, None, copy.role)
-    # The log is replayed, and what cannot be opened is found out now.
+        write_marker(copy_path, None, copy.role)
+    # Open the copy, to replay the log and to find a damaged copy now.
     for database in open_databases(copy, None).databases:
         database.close()
     note_closed(copy)
@@ -101,20 +111,20 @@ def backup(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ba
     return Backup(sum(each.files for each in parts), sum(each.bytes for each in parts))
 
 
-def _copy_all(pinned: list[_Pinned], place: Path) -> Backup | None:
-    """Copy all files; return None if a segment was used again meanwhile."""
+def _copy_all(pinned: list[_Pinned], target: Path) -> Backup | None:
+    """Copy all files. Return None if a segment was reused meanwhile."""
     for folder in (DATABASE, LOG):
-        make_directory(place / folder)
+        make_directory(target / folder)
     size, log_continues = 0, True
     segments = [each.generation for each in pinned if each.generation is not None]
     for each in pinned:
-        to = place / each.name
+        to = target / each.name
         if each.generation is None:
             _copy(each, to)
             size += each.size
             continue
         if not log_continues:
-            continue  # it has frames that follow those that were written while the segment before it was copied
+            continue  # the previous segment was copied before its last frames, so these frames would follow a gap
         raw = each.file.read()
         end, log_continues = find_whole_part(raw, each.generation, segments)
         raw = raw[:end]
@@ -129,13 +139,14 @@ def _copy_all(pinned: list[_Pinned], place: Path) -> Backup | None:
     return Backup(len(pinned), size)
 
 
-def _look(store: Path, opened: ExitStack) -> list[_Pinned] | None:
-    """Every file of the store at one moment; None if the moment passed meanwhile."""
+def _open_files(store: Path, opened: ExitStack) -> list[_Pinned] | None:
+    """Open all files of the store as of one moment. Return None if the manifest changed meanwhile."""
     directory = store / DATABASE
     try:
         before = _manifest(directory)
         pinned = []
-        # By name, and so the logs in their order: a later one must not be longer than what is read of an earlier.
+        # Sorted by name, so that RocksDB's logs are opened in their order: a later log must not have changes that
+        # follow those missing from the copy of an earlier one.
         for path in sorted(directory.iterdir()):
             if path.suffix in (".sst", ".log", ".blob") or path.name.startswith(("OPTIONS-", "rocksdict-config")):
                 file = opened.enter_context(path.open("rb"))
@@ -153,10 +164,11 @@ def _look(store: Path, opened: ExitStack) -> list[_Pinned] | None:
         ]
         return pinned if _manifest(directory) == before else None
     except FileNotFoundError:
-        return None  # a file went between the listing and the opening
+        return None  # a file was deleted between listing and opening it
 
 
 def _manifest(directory: Path) -> tuple[str, int]:
+    """Return the name and the size of RocksDB's current manifest."""
     name = (directory / "CURRENT").read_text().strip()
     return name, (directory / name).stat().st_size
 
@@ -170,11 +182,11 @@ def _copy(pinned: _Pinned, to: Path) -> None:
         copy.flush()
         sync_file(copy.fileno())
     if remaining:
-        raise OSError(f"{pinned.name} became shorter while it was read")
+        raise OSError(f"{pinned.name} became shorter while it was copied")
 
 
 def _allow_many_files() -> None:
-    """Every table is open at once: as many as the system lets us."""
+    """Raise the limit on open files to the maximum allowed, because all tables are open at once."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""A backup read in bulk, by any number of processes at once: it is opened for reading alone, and never changes."""
+"""Bulk reads of a backup, by any number of processes at once. The backup is only read and never changes."""
 
 import os
 from collections.abc import Iterator
@@ -28,21 +28,22 @@ _BATCH = 20_000
 
 
 class Copy(ReadOnlyShards):
-    """A store's directory that nobody writes to."""
+    """A store that no process has open, such as a backup."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open the directory. Raise `StoreUnavailable` if a running process has the store open."""
         owner = read_marker(Path(path)).pid
         if owner is not None and is_running(owner):
             raise StoreUnavailable(
-                f"{path} is in use by process {owner}: read a copy, made with `holdfast backup {path} COPY`, or ask "
-                "the server that has it",
+                f"{path} is in use by process {owner}: read a copy, made with `holdfast backup {path} COPY`, or "
+                "connect to the server that has it open",
                 path=str(path),
                 pid=owner,
             )
         super().__init__(path)
 
     def names(self) -> dict[bytes, QueueRef]:
-        """Of every queue there ever was, by its prefix."""
+        """Return the names of all existing and deleted queues, by prefix."""
         space = keys.QUEUE_NAMES
         return {
             key[len(space) :]: _decode_ref(raw)
@@ -56,7 +57,7 @@ class Copy(ReadOnlyShards):
 
 
 class CopyJournal:
-    """The journal of a backup, as ranges of it."""
+    """The journal of a backup, read in ranges between two positions."""
 
     def __init__(self, path: str, tenant: str | None) -> None:
         self._copy = Copy(path)
@@ -64,7 +65,7 @@ class CopyJournal:
         self._wanted = None if tenant is None else {p for p, ref in self._names.items() if ref.tenant == tenant}
 
     def measure(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:
-        """How many events lie behind the position, up to `limit`, and where they end."""
+        """Return the number of events after the position, up to `limit`, and the position of the last of them."""
         positions, found = self._positions(after), 0
         for shard, seq, row in self._rows(after, until):
             if found == limit:
@@ -74,6 +75,7 @@ class CopyJournal:
         return found, format_positions(positions)
 
     def read(self, after: str | None, until: str) -> Iterator[pa.RecordBatch]:
+        """Yield the events after one position up to another, in Arrow batches."""
         rows: list[tuple[int, int, Any]] = []
         for shard, seq, row in self._rows(after, until):
             if self._wanted is None or row[0] in self._wanted:
@@ -88,7 +90,7 @@ class CopyJournal:
         return parse_positions(text, len(self._copy.shards))
 
     def _rows(self, after: str | None, until: str | None) -> Iterator[tuple[int, int, Any]]:
-        """Yield the events behind a position, one shard's after another's: the shard, the number and the row."""
+        """Yield the shard, the number and the row of each event after a position, all of one shard before the next."""
         ends = [None] * len(self._copy.shards) if until is None else self._positions(until)
         for shard, (database, position, last) in enumerate(
             zip(self._copy.shards, self._positions(after), ends, strict=True)
@@ -128,21 +130,23 @@ class CopyJournal:
         )
 
     def close(self) -> None:
+        """Close the backup."""
         self._copy.close()
 
 
 class CopyMessages:
-    """The messages of a backup, queue by queue."""
+    """The messages of a backup, by queue."""
 
     def __init__(self, path: str) -> None:
         self._copy = Copy(path)
         self._prefixes = {ref: p for p, ref in sorted(self._copy.names().items())}
 
     def refs(self) -> list[QueueRef]:
+        """Return the names of all queues that ever existed, in the order of their numbers."""
         return list(self._prefixes)
 
     def found(self, ref: QueueRef) -> Iterator[Found]:
-        """All messages of a queue by id; what lies in pieces is put together."""
+        """Yield all messages of a queue in order of id, with their whole payloads."""
         p = self._prefixes.get(ref)
         if p is None:
             return
@@ -160,6 +164,7 @@ class CopyMessages:
             yield Found(envelope, life, StateDocument())
 
     def close(self) -> None:
+        """Close the backup."""
         self._copy.close()
 
 

@@ -1,8 +1,8 @@
-"""A store that is read and not changed, whatever a crash has left of it.
+"""Reading a store without changing its directory, even after a crash.
 
-rocksdict writes `rocksdict-config.json` into every directory that it opens, for reading too. And after a power cut the
-list of RocksDB's files may have to be cut before it can be read. So RocksDB is given a temporary directory: links to
-the large files, which it only reads, and copies of the small ones.
+rocksdict writes `rocksdict-config.json` into every directory that it opens, even for reading. And after a power cut,
+RocksDB's manifest may have to be truncated before it can be read. So RocksDB gets a temporary directory instead, with
+links to the large files, which it only reads, and copies of the small ones.
 """
 
 import os
@@ -31,21 +31,22 @@ from holdfast.stores.rocks.recovery.opening import (
     read_covered_position,
 )
 
-# RocksDB needs none of these to read.
+# RocksDB does not need these files for reading.
 _LEFT_OUT = ("LOCK", "LOG", "rocksdict-config")
 
 
 class ReadOnlyStore(MergedReads):
-    """The directory of a store that nobody writes to: a backup, or a store that was closed or killed."""
+    """A database opened for reading: one of a backup, or of a store that was closed or whose process was killed."""
 
     # The result of replaying the log.
     replayed: ReplayResult
 
     def __init__(self, path: str | os.PathLike[str], *, may_be_missing: bool = False) -> None:
-        """`may_be_missing`: a directory that is not there, or has no marker, is an empty store."""
+        """Open the database in `path`. With `may_be_missing`, a missing directory or one without a marker is read as an
+        empty store."""
         super().__init__()
         self.path = Path(os.path.realpath(path))
-        self._closed_error = StoreUnavailable("this copy was closed: open it again")
+        self._gone = StoreUnavailable("this read-only store was closed: open it again")
         self._view: Path | None = None
         try:
             check_directory(self.path)
@@ -63,22 +64,23 @@ class ReadOnlyStore(MergedReads):
         view = self._view = _make_view(self.path, copies_logs=not marker.is_of_this_boot)
         try:
             check_files(view, marker, has_lost_writes=False)
-            # A crash may have ended the making of the store. RocksDB then makes in the view what is missing.
+            # A crash may have interrupted the creation of the store. RocksDB then creates the missing files in the
+            # view.
             is_unfinished = marker.was_never_opened and not any((view / DATABASE).glob("*.sst"))
             self._use(open_rocksdb(view, is_read_only=not is_unfinished))
         except StoreUnavailable as error:
-            # The errors name the store's own files.
+            # Name the store's own files in the error instead of those in the temporary directory.
             raise StoreUnavailable(
                 error.message.replace(str(view), str(self.path)),
                 **{name: str(fact).replace(str(view), str(self.path)) for name, fact in error.facts.items()},
             ) from None
-        except Exception as error:  # the binding raises nothing more precise
+        except Exception as error:  # RocksDB's binding raises plain `Exception`
             raise make_opening_error(self.path, Exception(str(error).replace(str(view), str(self.path)))) from None
         if marker.format >= WITH_LOG:
             self._replay()
 
     def _replay(self, before: int | None = None) -> None:
-        """Read the changes into memory that only the log has."""
+        """Read the changes that only the log has into memory, up to but not including the frame `before`."""
         layer, marker = Layer(), self._marker
         replay = Replay(
             self.path,
@@ -92,18 +94,19 @@ class ReadOnlyStore(MergedReads):
         self._layers = (layer,)
 
     def replay_before(self, frame: int) -> None:
-        """Read the log again, up to before this frame."""
+        """Read the log again, up to but not including this frame."""
         self._replay(before=frame)
 
     def forked(self) -> None:
-        """Give RocksDB up in the child without closing it, and leave the rest to the parent."""
-        self._closed_error = forked_error(f"the copy in {self.path}")
+        """Drop the references to RocksDB in the forked child without closing it. The parent closes it and removes the
+        temporary directory."""
+        self._gone = forked_error(f"the read-only store in {self.path}")
         for each in (self._db, *self._families):
             never_free(each)
         self._db, self._families, self._view = None, [], None
 
     def close(self) -> None:
-        """Close RocksDB. Nothing was written, so there is nothing to fail, and nothing to say in the marker."""
+        """Close RocksDB and remove the temporary directory. Idempotent."""
         families, self._families = self._families[1:], []
         database, self._db = self._db, None
         for family in families:
@@ -116,28 +119,30 @@ class ReadOnlyStore(MergedReads):
 
 
 class ReadOnlyShards:
-    """All shards of a store that nobody writes to; of a store without, its one database."""
+    """All databases of a store, opened for reading: one for each shard, or the only one."""
 
     def __init__(self, path: str | os.PathLike[str], *, lock: DirectoryLock | None = None) -> None:
-        """`lock`: a hold on the directory, which is taken over and released at the end."""
+        """Open all databases of the store. The object takes over `lock`, a lock on the directory, and releases it when
+        it is closed."""
         self._lock = lock
         self.shards: list[ReadOnlyStore] = []
         try:
-            place = Path(os.path.realpath(path))
-            check_directory(place)
-            layout = read_layout(place)
+            store = Path(os.path.realpath(path))
+            check_directory(store)
+            layout = read_layout(store)
             check_shards(layout)
-            # A crash may have ended the making of the shards. Nothing was ever in such a store.
+            # A crash may have interrupted the creation of the shards. Such a store has no messages.
             is_unfinished = layout.has_shards and not layout.role.is_made
             self.shards += [ReadOnlyStore(shard, may_be_missing=is_unfinished) for shard in layout.paths]
-            resolve_links(self.shards, str(place))
+            resolve_links(self.shards, str(store))
         except BaseException:
             self.close()
             raise
 
     @classmethod
     def alone(cls, path: Path) -> Self:
-        """Open a store, and keep everybody else from opening it meanwhile. Raise `StoreUnavailable` if it is in use."""
+        """Lock and open a store, so that no process can open it until it is closed here. Raise `StoreUnavailable` if it
+        is in use."""
         check_directory(path)
         lock = DirectoryLock.take(path)
         if lock is None:
@@ -145,6 +150,7 @@ class ReadOnlyShards:
         return cls(path, lock=lock)
 
     def close(self) -> None:
+        """Close all databases and release the lock. Idempotent."""
         for shard in self.shards:
             shard.close()
         lock, self._lock = self._lock, None
@@ -153,8 +159,11 @@ class ReadOnlyShards:
 
 
 def _make_view(store: Path, *, copies_logs: bool) -> Path:
-    """Return a temporary directory that has the shape of the store's. RocksDB's own logs, which stores of format 1
-    have, are copied if they may have to be cut."""
+    """Return a temporary directory with links to the store's files or copies of them.
+
+    Stores of format 1 have logs of RocksDB's own. These are copied with `copies_logs`, because they may have to be
+    truncated.
+    """
     view = Path(tempfile.mkdtemp(prefix="holdfast-read-"))
     try:
         (view / DATABASE).mkdir()
@@ -170,6 +179,6 @@ def _make_view(store: Path, *, copies_logs: bool) -> Path:
     except OSError as error:
         shutil.rmtree(view, ignore_errors=True)
         raise StoreUnavailable(
-            f"{store} is read through a temporary directory, which cannot be made: {error}", path=str(store)
+            f"{store} is read through a temporary directory, which cannot be created: {error}", path=str(store)
         ) from None
     return view

@@ -1,14 +1,14 @@
-"""Giving a store another number of shards, while nobody has it open.
+"""Changing the number of shards of a store that no process has open.
 
-    read     all databases as they lie, with their logs; nothing of the old store is changed
-    write    every key goes to the shard that owns its queue, in a new folder beside the old one
-    check    the new shards are read whole, as `holdfast verify` does
-    switch   the marker names the new folder, in one rename: until then the store is the old one
-    remove   the old files go; what a crash leaves of them, or of an unfinished folder, the next opening removes
+    read     all databases with their logs; the old store is not changed
+    write    every key to the shard that will own its queue, in a new folder beside the old one
+    check    all new shards, as `holdfast verify` does
+    switch   the marker to the new folder, by one rename; before it, a crash leaves the old store
+    remove   the old files; after a crash, the next opening removes them, or an unfinished new folder
 
-Journals stay where they are, so that readers go on at their positions: shard 2 keeps the journal of shard 2, and only
-later events of a queue that moves are in the journal of its new shard. If there are fewer shards than before, the
-journals of those that go are added at the end of the others', and readers begin at a new position.
+Each journal stays in its shard, so that readers can continue at their positions: shard 2 keeps the journal of shard 2,
+and only later events of a queue that moves are in the journal of its new shard. If there are fewer shards than before,
+the journals of the removed shards are appended to the others, and readers must continue at a new position.
 """
 
 import os
@@ -45,24 +45,27 @@ Progress = Callable[[str, int, int | None], None]
 _Item = tuple[int, bytes, bytes]
 
 _END = b"\xff" * (keys.P_SIZE + keys.ID_SIZE + 1)
-# Keys between two calls of the progress.
-_TOLD_EVERY = 20_000
-# Events in a block that is written anew.
+# Number of keys between two calls of the progress function.
+_PROGRESS_EVERY = 20_000
+# Number of events in each block that is appended to a journal.
 _BLOCK_EVENTS = 500
 
 _HIGHEST = keys.META + b"highest id"
 _FLOOR = keys.META + b"version floor"
 _PAIR = struct.Struct(">QQ")
-# Facts that every shard has, if one of them has.
+# Facts that all new shards get if any old shard has them.
 _SHARED_FACTS = (keys.META + b"node", keys.META + b"in use")
-# Facts of one database and its log.
+# Facts about one database, its log or its journal.
 _OWN_FACTS = (POSITION_KEY, LINK_KEY, TRIMMED, TRIMMED_UNTIL, keys.META + b"synced")
-# Facts that are worked out anew for each shard. The next opening fills the indexes of queues if it finds no such fact.
+# Facts that are computed again for each shard. Without the fact "queue indexes", the next opening fills those indexes.
 _MADE_ANEW = (_HIGHEST, _FLOOR, keys.META + b"queue indexes")
 
 
 class Resharded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a resharding did. `position`: the journal's end, if readers cannot go on at the positions they have."""
+    """The result of a resharding.
+
+    `position` is the end of the journal if readers must continue there; None: they can continue at their positions.
+    """
 
     path: str
     before: int
@@ -73,19 +76,22 @@ class Resharded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reshard(path: str | os.PathLike[str], shards: int, progress: Progress = lambda *_: None) -> Resharded:
-    """Give a store another number of shards. Raise `StoreUnavailable` if it is in use, or damaged; it is as it was
-    then."""
-    place = Path(os.path.realpath(path))
+    """Change the number of shards of a store.
+
+    Raise `StoreUnavailable` if the store is in use or damaged, `InvalidArgument` for a wrong path or number. A store is
+    unchanged after an error.
+    """
+    store = Path(os.path.realpath(path))
     if not 1 <= shards <= MAX_SHARDS:
         raise InvalidArgument(f"shards is {shards}: give 1 to {MAX_SHARDS}", field="shards")
-    if not (place / MARKER).exists():
-        raise InvalidArgument(f"{place} holds no store: give the directory that `holdfast.open` was given", field="dir")
-    check_directory(place)
-    lock = DirectoryLock.take(place)
+    if not (store / MARKER).exists():
+        raise InvalidArgument(f"{store} holds no store: give the directory that `holdfast.open` was given", field="dir")
+    check_directory(store)
+    lock = DirectoryLock.take(store)
     if lock is None:
-        raise make_in_use_error(place)
+        raise make_in_use_error(store)
     try:
-        before = read_layout(place)
+        before = read_layout(store)
         if before.shards == shards:
             remove_leftovers(before)
             return Resharded(path=str(path), before=before.shards, shards=shards)
@@ -121,9 +127,9 @@ def _write(before: Layout, after: Layout, lock: DirectoryLock, progress: Progres
     databases: list[Database] = []
     try:
         split = _Split(source.shards, after.shards, progress)
-        for number, place in enumerate(after.paths):
-            make_directory(place)
-            database = Database(place, lock=lock, shard=number)
+        for number, path in enumerate(after.paths):
+            make_directory(path)
+            database = Database(path, lock=lock, shard=number)
             databases.append(database)
             database.begin()
         for items in split.items():
@@ -150,7 +156,7 @@ def _check(after: Layout, progress: Progress) -> Findings:
             shard.close()
     if violations := findings.report(str(after.path)).violations:
         raise StoreUnavailable(
-            f"{after.path} was left as it is, because the new shards would not be in order: {violations[0]}. Run "
+            f"{after.path} was not changed, because the check of the new shards failed: {violations[0]}. Run "
             f"`holdfast verify {after.path}`",
             path=str(after.path),
         )
@@ -166,6 +172,7 @@ def _end_of_journals(after: Layout) -> str:
 
 
 def _next_event(shard: ReadOnlyStore) -> int:
+    """Return the number that the next event in the shard's journal gets."""
     last = shard.floor(keys.JOURNAL, _END)
     if last is not None:
         return keys.parse_instant(last) + len(decode_block(shard.get(keys.JOURNAL, last) or b""))
@@ -174,24 +181,24 @@ def _next_event(shard: ReadOnlyStore) -> int:
 
 
 class _Split:
-    """The keys of the old shards, by the new shard that each goes to."""
+    """The assignment of all keys of the old shards to the new ones."""
 
     def __init__(self, source: list[ReadOnlyStore], shards: int, progress: Progress) -> None:
         self._source = source
         self._shards = shards
         self._progress = progress
         self.messages = 0
-        # The shard of each payload in pieces, by its place. Pieces of unfinished uploads have none, and are left out.
-        self._places: dict[bytes, int] = {}
+        # The new shard of each payload in pieces, by blob id. Unfinished uploads have none, and are left out.
+        self._blob_owners: dict[bytes, int] = {}
         self._parts: list[list[_Item]] = [[] for _ in range(shards)]
 
     def items(self) -> Iterator[list[list[_Item]]]:
-        """Yield keys of all families in bounded steps, for each of the new shards."""
+        """Yield the keys of all families in bounded steps. Each step has one list for each new shard."""
         count = 0
         for shard, item in self._routed():
             self._parts[shard].append(item)
             count += 1
-            if count % _TOLD_EVERY == 0 or len(item[2]) > _TOLD_EVERY:
+            if count % _PROGRESS_EVERY == 0 or len(item[2]) > _PROGRESS_EVERY:
                 self._progress("copy", count, None)
                 yield self._take()
         self._progress("copy", count, None)
@@ -207,7 +214,7 @@ class _Split:
     def _routed(self) -> Iterator[tuple[int, _Item]]:
         for database in self._source:
             yield from self._queues(database)
-            # Messages come before the indexes: they say whose the pieces are.
+            # Messages are read before the indexes, because they determine the owners of the pieces.
             for family in (keys.MESSAGES, keys.VISIBLE, keys.EXPIRIES, keys.LEASES):
                 for key, value in database.items(family, b"", _END):
                     if family == keys.MESSAGES:
@@ -221,7 +228,7 @@ class _Split:
         self.messages += 1
         pieces = decode_message(keys.parse_id(key[keys.P_SIZE :]), value).envelope.pieces
         if pieces is not None:
-            self._places[keys.place(pieces.place)] = self._owner(key[: keys.P_SIZE])
+            self._blob_owners[keys.pack_blob_id(pieces.place)] = self._owner(key[: keys.P_SIZE])
 
     def _queues(self, database: ReadOnlyStore) -> Iterator[tuple[int, _Item]]:
         for key, value in database.items(keys.DIRECTORY, b"", b"\xff"):
@@ -233,7 +240,7 @@ class _Split:
                 row = decode_row(value)
                 yield self._owner(keys.prefix(row.tenant_id, row.queue_id)), item
             elif space == keys.QUEUE_NAMES:
-                # Every journal may have events of every queue.
+                # Every shard needs all names, because its journal may have events of any queue.
                 for shard in range(self._shards):
                     yield shard, item
             elif space != keys.META:
@@ -249,7 +256,7 @@ class _Split:
             elif space in (keys.TTLS, keys.KEPT, keys.SEEN_ENDS):
                 owner = self._owner(key[9 : 9 + keys.P_SIZE])
             elif space == keys.PIECES:
-                owner = self._places.get(key[1:9])
+                owner = self._blob_owners.get(key[1:9])
             else:
                 assert space == keys.STAGES
                 owner = None
@@ -282,7 +289,7 @@ class _Split:
             yield from self._added_events(number, added)
 
     def _added_events(self, number: int, added: list[ReadOnlyStore]) -> Iterator[tuple[int, _Item]]:
-        """Yield the events of shards that go, by their time, as new events at the end of another shard's journal."""
+        """Yield the events of removed shards, ordered by time, as new events at the end of another shard's journal."""
         seq, rows = _next_event(self._source[number]), list[Row]()
         for row in merge(*map(_rows, added), key=lambda row: row[1]):
             rows.append(row)

@@ -1,5 +1,5 @@
-"""Large payloads, kept in pieces, and payloads that arrive piece by piece.
+"""Large payloads, which are kept in pieces, and uploads, which arrive in parts before their message exists.
 
-Knows nothing of a message but its id.
-Start with `pieces.py`.
+Nothing here knows anything of a message but its id.
+Start with `pieces.py`; `staging.py` has the uploads.
 """

@@ -1,12 +1,15 @@
-"""Payloads that come bit by bit: written as they come, and a message's once it is enqueued.
+"""Uploads: payloads that arrive in parts, are written in pieces, and later belong to a message.
 
-    first piece     + u, c        from here on a crash leaves a place that no message has
-    further pieces  + c           without a sync of their own: the log keeps the order, so the message's sync is theirs
-    enqueue         - u, + m …    in the one batch that makes it a message
-    abandoned       - c, u        by the sweeps, in bounded steps; so are places that a dead process left
+    first piece     + u, c        from here on, a crash leaves a blob without a message
+    further pieces  + c           no sync of their own: the log keeps the order, so the sync of the message covers them
+    enqueue         - u, + m …    in the commit that adds the message
+    abandoned       - c, u        by sweeps in bounded steps, as are the blobs that a killed process has left
 
-Every few pieces a writer waits for a sync all the same: one that comes at the end of a large payload would have all of
-it to write, with every other caller waiting for it.
+The letters are the spaces of `keys.py`; + puts a key and - deletes it. A writer still waits for a sync every few
+pieces. Otherwise one sync at the end of a large payload would have to write all of it, and delay every other caller.
+
+How to change this format: the only record is the key of `keys.STAGES`, with an empty value. A non-empty value may be
+added later, because nothing reads the value.
 """
 
 from collections.abc import Iterable
@@ -17,7 +20,7 @@ from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime, yield_to_others
 from holdfast.stores.contract import Listener
 from holdfast.stores.disk.free_space import DiskRoom
-from holdfast.stores.payloads.pieces import PIECE
+from holdfast.stores.payloads.pieces import PIECE_BYTES
 from holdfast.stores.payloads.staging import StageWriter
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
@@ -27,12 +30,12 @@ from holdfast.stores.rocks.payloads.pieces import RocksPieceCursor, RocksPieceRe
 from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
 from holdfast.stores.rocks.queues.messages import MessageCache
 
-# Bytes that a writer has written when it waits for the disk.
+# A writer waits for a sync each time it has written this many bytes.
 _SYNC_EVERY = 8 << 20
 
 
 class RocksStaging:
-    """`PayloadStore`, and the staged payloads for the rest of the store."""
+    """The `PayloadStore` of one shard, and its unfinished uploads."""
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class RocksStaging:
         listener: Listener,
         writers: "dict[int, RocksStage]",
     ) -> None:
-        """`writers`: the payloads on their way in all shards, by their place."""
+        """`writers` has the unfinished uploads of all shards, by blob id."""
         self._engine = engine
         self._runtime = runtime
         self._catalog = catalog
@@ -56,82 +59,89 @@ class RocksStaging:
         self._room = room
         self._listener = listener
         self._writers = writers
-        # Places that nobody will have a message for.
+        # The blob ids of abandoned uploads, whose pieces sweeps delete.
         self._abandoned: list[int] = []
 
     def load(self) -> None:
-        """At the start: what is staged was left by a process that died."""
+        """Mark the uploads that an earlier process left unfinished as abandoned."""
         for key in self._engine.database.scan(keys.INDEXES, keys.STAGES, keys.after(keys.STAGES)):
             self._abandoned.append(keys.parse_instant(key[len(keys.STAGES) :]))
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
     async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "RocksStage":
+        """Return a writer for the payload of `draft`; see `PayloadStore.stage`."""
         if not auto_create:
             self._catalog.require(ref)
         if self._catalog.find(ref) is None:
             self._catalog.tenants.check_room_for_queue(ref.tenant)
         else:
             self._catalog.require_open(ref)
-        [place] = self._facts.take_ids(1, now_ms)
-        writer = self._writers[place] = RocksStage(self, ref, draft, place)
+        [blob_id] = self._facts.take_ids(1, now_ms)
+        writer = self._writers[blob_id] = RocksStage(self, ref, draft, blob_id)
         return writer
 
     async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> RocksPieceReader:
+        """Return a reader of the payload of a message; see `PayloadStore.read`."""
+
         def find() -> Envelope | None:
-            shelf = self._catalog.find(ref)
-            entry = None if shelf is None else self._entries.get(shelf, id)
+            queue = self._catalog.find(ref)
+            entry = None if queue is None else self._entries.get(queue, id)
             return None if entry is None else entry.envelope
 
         return RocksPieceReader(self._engine, self._runtime, id, pieces, find, start)
 
     async def put(self, writer: "RocksStage", piece: bytes) -> None:
-        """Refused before it is written, if the message could not be enqueued any more."""
+        """Write the next piece of an upload. Raise `OverQuota`, `PayloadTooLarge` or `StoreUnavailable` before writing
+        if the message can no longer be enqueued."""
         self._engine.check()
         now_ms = self._runtime.clock.now_ms()
         self._room.check(now_ms, len(piece))
         self._check_quotas(writer, piece, now_ms)
-        engine, place = self._engine, writer.place
+        engine, blob_id = self._engine, writer.place
         engine.begin()
         if not writer.pieces:
-            engine.insert(keys.STAGES + keys.place(place), b"", keys.INDEXES)
-        engine.insert(piece_key(place, writer.pieces), piece, keys.INDEXES)
-        writer.note(piece)
+            engine.insert(keys.STAGES + keys.pack_blob_id(blob_id), b"", keys.INDEXES)
+        engine.insert(piece_key(blob_id, writer.pieces), piece, keys.INDEXES)
+        writer.count_piece(piece)
         engine.written()
-        if writer.size % _SYNC_EVERY < PIECE:
+        if writer.size % _SYNC_EVERY < PIECE_BYTES:
             await engine.committed()
         await yield_to_others(self._runtime)
 
     def _check_quotas(self, writer: "RocksStage", piece: bytes, now_ms: int) -> None:
-        """Those on their way count for each other: else they could fill the disk beside any quota."""
+        """Check the tenant's quotas for the upload with its next piece. The tenant's other uploads count too, because
+        otherwise concurrent uploads could fill the disk in spite of a quota."""
         tenant = writer.ref.tenant
         tenants = self._catalog.tenants
         if tenants.has_quotas(tenant) and not self._is_duplicate(writer, now_ms):
             others = [each.size for each in self._writers.values() if each.ref.tenant == tenant and each is not writer]
-            tenants.check_quotas(tenant, [writer.bytes_with(piece)], on_their_way=others)
+            tenants.check_quotas(tenant, [writer.bytes_with(piece)], uploading=others)
 
     def _is_duplicate(self, writer: "RocksStage", now_ms: int) -> bool:
-        """It will be answered with the message that has its key already, and kept nowhere."""
+        """Return whether the draft's idempotency key was used before, so that enqueueing it will store nothing."""
         key = writer.draft.key
-        shelf = None if key is None else self._catalog.find(writer.ref)
-        return shelf is not None and key is not None and bool(self._seen.known(shelf, [key], now_ms))
+        queue = None if key is None else self._catalog.find(writer.ref)
+        return queue is not None and key is not None and bool(self._seen.known(queue, [key], now_ms))
 
-    def forsake(self, writer: "RocksStage") -> None:
+    def abandon(self, writer: "RocksStage") -> None:
+        """Discard an upload, unless it belongs to a message now."""
         if self._writers.pop(writer.place, None) is None:
-            return  # it is a message's now
+            return
         self._catalog.tenants.release_queue_id(writer.ref)
         if writer.pieces:
-            self.give_up(writer.place)
+            self.abandon_blob(writer.place)
 
-    def give_up(self, place: int) -> None:
-        """Let the sweeps delete the pieces at a place."""
-        self._abandoned.append(place)
+    def abandon_blob(self, blob_id: int) -> None:
+        """Let sweeps delete the pieces of a payload."""
+        self._abandoned.append(blob_id)
         self._listener.deadline(self._runtime.clock.now_ms())
 
     # --- Enqueueing --------------------------------------------------------------------------------------------
 
     def check(self, pieces: Pieces) -> None:
-        """Refuse a payload that is not on its way any more."""
+        """Raise `StoreUnavailable` if the payload of a draft is no longer one of the unfinished uploads of this
+        shard."""
         writer = self._writers.get(pieces.place)
         if writer is None:
             raise StoreUnavailable("the store was reopened after this payload was uploaded: upload it again")
@@ -140,90 +150,97 @@ class RocksStaging:
                 f"{writer.ref} was deleted and made again after this payload was uploaded: upload it again"
             )
 
-    def take(self, pieces: Pieces) -> None:
-        """It is a message's from this step on."""
+    def attach(self, pieces: Pieces) -> None:
+        """Mark an upload as the payload of the message that the open commit adds."""
         del self._writers[pieces.place]
-        self.take_copy(pieces)
+        self.attach_copy(pieces)
 
     # --- Copies from another shard ---------------------------------------------------------------------------------
 
     async def copy(self, pieces: Pieces, source: Engine) -> bool:
-        """Copy a payload from another shard, to the same place in this one, ahead of its message. Return False if it
-        has gone there meanwhile. Unless all of it was copied, the sweeps delete what was."""
-        # An earlier copy to the same place may be waiting for the sweeps, which must not delete this one.
-        self._abandoned = [place for place in self._abandoned if place != pieces.place]
-        reading, number = RocksPieceCursor(source, pieces), 0
+        """Copy a payload from another shard under the same blob id, before its message is moved here.
+
+        Return False if the payload was deleted there during the copy. Sweeps delete an incomplete copy.
+        """
+        # Sweeps must not delete this copy if an earlier one under the same blob id was abandoned.
+        self._abandoned = [blob_id for blob_id in self._abandoned if blob_id != pieces.place]
+        cursor, number = RocksPieceCursor(source, pieces), 0
         try:
-            while (piece := reading.next()) is not None:
+            while (piece := cursor.next()) is not None:
                 await self._copy_piece(pieces.place, number, piece)
                 number += 1
         except StoreUnavailable:
-            self.give_up(pieces.place)
+            self.abandon_blob(pieces.place)
             source.check()
-            if not reading.has_failed:
+            if not cursor.has_failed:
                 raise
             return False
         except BaseException:
-            self.give_up(pieces.place)
+            self.abandon_blob(pieces.place)
             raise
         return True
 
-    async def _copy_piece(self, place: int, number: int, piece: bytes) -> None:
+    async def _copy_piece(self, blob_id: int, number: int, piece: bytes) -> None:
         engine = self._engine
         self._room.check(self._runtime.clock.now_ms(), len(piece))
         engine.begin()
         if not number:
-            engine.put(keys.STAGES + keys.place(place), b"", keys.INDEXES)
-        engine.put(piece_key(place, number), piece, keys.INDEXES)
+            engine.put(keys.STAGES + keys.pack_blob_id(blob_id), b"", keys.INDEXES)
+        engine.put(piece_key(blob_id, number), piece, keys.INDEXES)
         engine.written()
-        if (number + 1) * PIECE % _SYNC_EVERY < PIECE:
+        if (number + 1) * PIECE_BYTES % _SYNC_EVERY < PIECE_BYTES:
             await engine.committed()
         await yield_to_others(self._runtime)
 
-    def take_copy(self, pieces: Pieces) -> None:
-        """The payload at a place is a message's from this step on."""
-        self._engine.delete(keys.STAGES + keys.place(pieces.place), keys.INDEXES)
+    def attach_copy(self, pieces: Pieces) -> None:
+        """Mark a copied payload as that of the message that the open commit adds."""
+        self._engine.delete(keys.STAGES + keys.pack_blob_id(pieces.place), keys.INDEXES)
 
-    def give_up_copies(self, copied: Iterable[Pieces]) -> None:
-        """Let the sweeps delete those copies that have not become a message's."""
+    def abandon_copies(self, copied: Iterable[Pieces]) -> None:
+        """Let sweeps delete the copies that do not belong to a message."""
         self._engine.write()
         for pieces in copied:
-            if self._engine.database.get(keys.INDEXES, keys.STAGES + keys.place(pieces.place)) is not None:
-                self.give_up(pieces.place)
+            if self._engine.database.get(keys.INDEXES, keys.STAGES + keys.pack_blob_id(pieces.place)) is not None:
+                self.abandon_blob(pieces.place)
 
-    # --- What was abandoned ------------------------------------------------------------------------------------
+    # --- Sweeping ----------------------------------------------------------------------------------------------
 
     def delete_abandoned(self, limit: int) -> int:
-        """Up to so many pieces."""
+        """Delete up to `limit` pieces of abandoned payloads. Return the number of pieces, counting an abandoned payload
+        without pieces as 1."""
         engine, deleted = self._engine, 0
         while self._abandoned and deleted < limit:
-            place = self._abandoned[-1]
+            blob_id = self._abandoned[-1]
             engine.write()
-            last = engine.database.floor(keys.INDEXES, piece_key(place, 0xFFFFFFFF))
+            last = engine.database.floor(keys.INDEXES, piece_key(blob_id, 0xFFFFFFFF))
             count = 0
-            if last is not None and last[:-4] == keys.PIECES + keys.place(place):
+            if last is not None and last[:-4] == keys.PIECES + keys.pack_blob_id(blob_id):
                 count = int.from_bytes(last[-4:], "big") + 1
-            # From the end: a crash in between leaves the same, only less.
+            # Delete from the end, so that after a crash the remaining pieces are still numbered from 0.
             first = max(0, count - (limit - deleted))
             for number in range(first, count):
-                engine.delete(piece_key(place, number), keys.INDEXES)
+                engine.delete(piece_key(blob_id, number), keys.INDEXES)
             deleted += max(1, count - first)
             if not first:
-                engine.delete(keys.STAGES + keys.place(place), keys.INDEXES)
+                engine.delete(keys.STAGES + keys.pack_blob_id(blob_id), keys.INDEXES)
                 self._abandoned.pop()
         return deleted
 
     def next_at(self) -> int | None:
+        """Return the current time if there are abandoned payloads to delete, else None."""
         return self._runtime.clock.now_ms() if self._abandoned else None
 
 
 class RocksStage(StageWriter):
-    def __init__(self, staging: RocksStaging, ref: QueueRef, draft: Draft, place: int) -> None:
-        super().__init__(ref, draft, place, PIECE)
+    """The writer of one upload. Its `place` is the blob id."""
+
+    def __init__(self, staging: RocksStaging, ref: QueueRef, draft: Draft, blob_id: int) -> None:
+        super().__init__(ref, draft, blob_id, PIECE_BYTES)
         self.staging = staging
 
     async def _put(self, piece: bytes) -> None:
         await self.staging.put(self, piece)
 
     def abandon(self) -> None:
-        self.staging.forsake(self)
+        """Discard the upload, unless it belongs to a message now."""
+        self.staging.abandon(self)

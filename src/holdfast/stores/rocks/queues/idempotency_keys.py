@@ -10,6 +10,9 @@ from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.queues.window import Window
 
+# How to change this format: the value of a key is the message's id 8, the end of the window 8, and the correlation id
+# as text up to the end, so it cannot be extended. Store a new form in a space of its own (`keys.py`), and look a key up
+# in both until the longest deduplication window has passed.
 _SEEN = struct.Struct(">QQ")
 
 

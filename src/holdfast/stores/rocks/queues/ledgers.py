@@ -9,6 +9,8 @@ from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.unit import OpenClaim
 
+# How to change this format: an open claim is stored as a MessagePack array of `claimed_at` and the receipts, each an
+# array of its fields. To add a field, append it to the outer array and let `_decode` accept both lengths.
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, list[Receipt]]).decode
 

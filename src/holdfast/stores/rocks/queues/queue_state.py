@@ -12,7 +12,7 @@ from holdfast.model.message import Envelope, State
 from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.formats.message_record import encode_life, encode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.payloads.pieces import delete_pieces, in_pieces
+from holdfast.stores.rocks.payloads.pieces import delete_pieces, store_large_payload
 from holdfast.stores.rocks.queues.plain_messages import AddedForm
 from holdfast.stores.rocks.queues.queue_reads import QueueReads
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
@@ -193,7 +193,7 @@ class QueueState(QueueReads):
         if entry.envelope.pieces is not None:
             delete_pieces(self._engine, entry.envelope.pieces)
         self._count_bytes(envelope.bytes - entry.bytes)
-        entry.envelope, entry.bytes = in_pieces(self._engine, envelope), envelope.bytes
+        entry.envelope, entry.bytes = store_large_payload(self._engine, envelope), envelope.bytes
         self._engine.put(self.p + entry.id16, encode_message(entry.envelope, entry.life), keys.MESSAGES)
 
     def save_life(self, entry: StoredMessage) -> None:

@@ -16,7 +16,7 @@ from holdfast.model.rules.lifecycle import is_over
 from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.logic.sweep import end_ttls
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.payloads.pieces import with_payload
+from holdfast.stores.rocks.payloads.pieces import load_payload
 from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.queues.unit_writes import UnitWrites
@@ -155,7 +155,7 @@ class RocksUnits(UnitWrites):
         bound = keys.instant(now_ms + 1)
         for priority in queue.priorities():
             while len(taken) < limit and (candidates := queue.pop_due(priority, limit - len(taken), bound)):
-                positions = keys.parse_places(candidates)
+                positions = keys.parse_instants_and_ids(candidates)
                 entries = self._cache.load(queue, [id for _, id in positions])
                 for key, (visible_at, _), entry in zip(candidates, positions, entries, strict=True):
                     if entry is None or not queue.is_listed(entry, priority, visible_at):
@@ -251,7 +251,7 @@ class RocksUnits(UnitWrites):
         for entry in entries:
             envelope = entry.envelope
             if envelope.pieces is not None and not streams:
-                envelope = with_payload(self._engine, envelope)
+                envelope = load_payload(self._engine, envelope)
             made.append(delivery_of(envelope, entry.life, self._cache.state(queue, entry) if with_state else None))
         return made
 
@@ -275,7 +275,7 @@ class RocksUnits(UnitWrites):
 
     # --- Notifications -----------------------------------------------------------------------------------------
 
-    def tell(self, queue: QueueState) -> None:
+    def notify_ready(self, queue: QueueState) -> None:
         """Notify the queue's waiters after the commit."""
         self._publisher.notify_after_commit(queue)
 
@@ -284,7 +284,7 @@ class RocksUnits(UnitWrites):
     def end_overdue(self, overdue: list[bytes]) -> None:
         """End the TTLs of Ready messages in any queue, given by their keys in the index of TTLs."""
         for key in overdue:
-            queue = self._catalog.of_prefix(key[8:16])
+            queue = self._catalog.find_by_prefix(key[8:16])
             if queue is None:
                 self._delete_stale(self._publisher.ttls, keys.TTLS, key)
             elif (entry := self._overdue(queue, key)) is not None:
@@ -297,7 +297,7 @@ class RocksUnits(UnitWrites):
         ended = 0
         kept = self._publisher.kept
         while ended < limit and (key := kept.peek()) is not None and keys.parse_instant(key) <= self.now_ms:
-            queue = self._catalog.of_prefix(key[8:16])
+            queue = self._catalog.find_by_prefix(key[8:16])
             entry = None if queue is None else self._cache.get(queue, keys.parse_id(key[16:]))
             if queue is None or entry is None or entry.life.keep_until != keys.parse_instant(key):
                 self._delete_stale(kept, keys.KEPT, key)

@@ -19,7 +19,7 @@ from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
 from holdfast.stores.rocks.directory.store_facts import ShardFacts
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.journal.journal import RocksJournal
-from holdfast.stores.rocks.payloads.pieces import in_pieces
+from holdfast.stores.rocks.payloads.pieces import store_large_payload
 from holdfast.stores.rocks.payloads.staging import RocksStaging
 from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
 from holdfast.stores.rocks.queues.ledgers import LedgerKeys
@@ -71,7 +71,7 @@ class UnitWrites:
         self._sweep_plan = sweep_plan
         self._listener = listener
         self.now_ms = 0
-        self.is_durable = self.tells_ready = True
+        self.is_durable = self.notifies_ready = True
         self._has_changed = False
         # The queue in which the step granted or changed a lease, or which is being deleted: the sweep must visit it in
         # time.
@@ -196,7 +196,7 @@ class UnitWrites:
             cache.forget(entry)
             queue.drop(entry, is_moved=there is self)
             if there is not self and entry.envelope.pieces is not None:
-                there._staging.take_copy(entry.envelope.pieces)
+                there._staging.attach_copy(entry.envelope.pieces)
             entry.has_life = False
             target.put(entry)
             if entry.has_state:
@@ -246,9 +246,9 @@ class UnitWrites:
         for draft, id in zip(drafts, ids, strict=True):
             envelope = make_envelope(draft, id, now_ms)
             if draft.pieces is not None:
-                self._staging.take(draft.pieces)
+                self._staging.attach(draft.pieces)
             elif len(draft.payload) > PIECES_ABOVE:
-                envelope = in_pieces(self._engine, envelope)
+                envelope = store_large_payload(self._engine, envelope)
             life = first_life(draft, default_ttl_ms, now_ms)
             entry = StoredMessage(queue.p, envelope, life, keys.id_bytes(id), draft.bytes)
             if draft.group is not None:

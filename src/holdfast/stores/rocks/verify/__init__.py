@@ -1,5 +1,5 @@
-"""`holdfast verify`: every invariant of a store, checked against a full scan.
+"""`holdfast verify`: checks of every invariant of a store by a full scan.
 
-Writes nothing, and repairs nothing.
+Nothing here writes to the store or repairs it.
 Start with `store_check.py`.
 """

@@ -1,4 +1,4 @@
-"""Checks of the directory: tenants, queues, their numbers, and what stands under numbers nobody has."""
+"""Checks of the directory: tenants, queues and their numbers, and keys of queues that do not exist."""
 
 import struct
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from holdfast.stores.rocks.engine.reads import MergedReads
 T = TypeVar("T")
 
 _HIGHEST = b"highest id"
-# The indexes of queues have been filled. Without it, the next opening fills them.
+# Set once the indexes of queues are filled. Without it, the next opening fills them.
 _INDEXED = b"queue indexes"
-# Facts of the store, with the width of each.
+# The facts of the store, with the size of each value in bytes.
 _FACTS = {
     b"node": 8,
     _HIGHEST: 8,
@@ -42,9 +42,11 @@ _INDEX_SPACES = frozenset((*keys.PER_QUEUE_SPACES, keys.TTLS, keys.KEPT, keys.SE
 
 @dataclass(slots=True)
 class StoredDirectory:
+    """The directory of one shard, as it was read from disk."""
+
     tenants: dict[int, str]
     queues: list[QueueRow] = field(default_factory=list)
-    # By P: of queues that are there, and of all that ever were.
+    # By queue prefix: the names of existing queues, and the names of all queues that ever existed.
     live: dict[bytes, QueueRef] = field(default_factory=dict)
     names: dict[bytes, QueueRef] = field(default_factory=dict)
     counters: dict[bytes, Counters] = field(default_factory=dict)
@@ -52,7 +54,7 @@ class StoredDirectory:
     is_indexed: bool = False
 
     def title(self, p: bytes) -> str:
-        """A queue by its name, or by its numbers if it has none."""
+        """Return the name of a queue, or its tenant_id and queue_id if it has none."""
         known = self.live.get(p) or self.names.get(p)
         if known is not None:
             return str(known)
@@ -60,7 +62,7 @@ class StoredDirectory:
 
 
 def read_directories(shards: Sequence[MergedReads], findings: Findings) -> list[StoredDirectory]:
-    """Return the directory of each shard. All of them have the tenants of the first."""
+    """Check and return the directory of each shard. The tenants are those of the first shard."""
     tenants: dict[int, str] = {}
     _read_tenants(shards[0], tenants, findings)
     for number, database in enumerate(shards[1:], 1):
@@ -70,7 +72,7 @@ def read_directories(shards: Sequence[MergedReads], findings: Findings) -> list[
     highest_id = max(directory.highest_id for directory in directories)
     owners: dict[QueueRef, int] = {}
     for number, directory in enumerate(directories):
-        # A message may have come from another shard, which gave its id.
+        # A message may have been moved here from another shard, where it got its id.
         directory.highest_id = highest_id
         for row in directory.queues:
             if row.ref in owners:
@@ -101,11 +103,11 @@ def _read_tenants(database: MergedReads, tenants: dict[int, str], findings: Find
         if row is None:
             continue
         if row.tenant.encode() != name:
-            findings.add(f"tenant {row.tenant!r} stands under the name {name!r}")
+            findings.add(f"tenant {row.tenant!r} is stored under the name {name!r}")
         if row.tenant_id in tenants:
             findings.add(f"tenants {tenants[row.tenant_id]!r} and {row.tenant!r} share number {row.tenant_id}")
         tenants[row.tenant_id] = row.tenant
-    # Numbers are given by counting the tenants: a gap means that the next one would be given twice.
+    # A new tenant gets the number of tenants plus one. After a gap, that number would be given twice.
     if tenants and max(tenants) != len(tenants):
         findings.add(f"{len(tenants)} tenants, but the highest number is {max(tenants)}")
 
@@ -116,7 +118,7 @@ def _read_names(database: MergedReads, directory: StoredDirectory, findings: Fin
         if ref is None:
             continue
         if len(p) != keys.P_SIZE:
-            findings.add(f"the name of {ref} stands under {p.hex()}, which is no queue's number")
+            findings.add(f"the name of {ref} is stored under {p.hex()}, which is not a queue's number")
             continue
         directory.names[p] = ref
         tenant_id, _ = keys.parse_prefix(p)
@@ -133,12 +135,13 @@ def _read_queues(database: MergedReads, directory: StoredDirectory, findings: Fi
         if key != row.tenant_id.to_bytes(4, "big") + row.ref.queue.encode():
             findings.add(f"the directory has it under {key!r}", row.ref)
         if directory.tenants.get(row.tenant_id) != row.ref.tenant:
-            findings.add(f"its tenant has not the number {row.tenant_id}", row.ref)
+            findings.add(f"its tenant does not have the number {row.tenant_id}", row.ref)
         if p in directory.live:
             findings.add(f"shares its number with {directory.live[p]}", row.ref)
             continue
         if directory.names.get(p) != row.ref:
-            # The next queue's number is one above the highest name: without it, this number could be given again.
+            # A new queue gets the number after the highest one that has a name, so without its name this number could
+            # be given again.
             findings.add(f"number {row.queue_id} is not in the list of names ever given", row.ref)
         directory.live[p] = row.ref
         directory.queues.append(row)
@@ -166,7 +169,7 @@ def _read_facts(database: MergedReads, directory: StoredDirectory, findings: Fin
             directory.is_indexed = True
     for key in database.scan(keys.DIRECTORY, b"", b"\xff"):
         if key[:2] not in _DIRECTORY_SPACES:
-            findings.add(f"the directory has a key of no known kind: {key!r}")
+            findings.add(f"the directory has a key of an unknown kind: {key!r}")
 
 
 def _check_indexes(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
@@ -177,13 +180,13 @@ def _check_indexes(database: MergedReads, directory: StoredDirectory, findings: 
         wanted = {keys.prefix(row.tenant_id, row.queue_id) for row in rows}
         found = {p for p, _ in _items(database, space)}
         for p in sorted(wanted - found):
-            findings.add(f"is missing in the index of queues {what}", directory.title(p))
+            findings.add(f"is missing from the index of queues {what}", directory.title(p))
         for p in sorted(found - wanted):
-            findings.add(f"stands in the index of queues {what}, but is none", directory.title(p))
+            findings.add(f"is in the index of queues {what}, but must not be", directory.title(p))
 
 
 def check_prefixes(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
-    """Nothing stands under the number of a queue that is not there. One seek for each queue and space."""
+    """Check that no space has keys of a queue that does not exist, with one seek for each queue and space."""
     for family in (keys.MESSAGES, keys.VISIBLE, keys.EXPIRIES, keys.LEASES):
         _check_space(database, family, b"", directory, findings)
     for space in keys.PER_QUEUE_SPACES:
@@ -191,7 +194,7 @@ def check_prefixes(database: MergedReads, directory: StoredDirectory, findings: 
     lower = b""
     while (key := next(database.scan(keys.INDEXES, lower, b"\xff"), None)) is not None:
         if key[:1] not in _INDEX_SPACES:
-            findings.add(f"the indexes have a key of no known kind: {key!r}")
+            findings.add(f"the indexes have a key of an unknown kind: {key!r}")
         lower = keys.after(key[:1])
 
 

@@ -1,4 +1,4 @@
-"""Checks of what stands beside the messages of one queue: groups, idempotency keys, claim ledgers, schedules."""
+"""Checks of the groups, idempotency keys, claim ledgers and schedules of one queue."""
 
 import struct
 from collections import Counter
@@ -20,8 +20,10 @@ _Claim = tuple[int, list[Receipt]]
 def check_groups(
     database: MergedReads, p: bytes, in_flight: Counter[bytes], queue: object, findings: Findings
 ) -> list[bytes]:
-    """Busy groups are counted right. Answers the keys in `vi` of the heads that must stand there: those of groups of
-    which nothing is in flight."""
+    """Check the number of messages in flight of each group.
+
+    Return the keys that the heads of groups must have in `vi`: those of groups without a message in flight.
+    """
     space = keys.BUSY + p
     busy: dict[bytes, int] = {}
     for key, raw in database.items(keys.INDEXES, space, keys.after(space)):
@@ -36,22 +38,22 @@ def check_groups(
 
 
 def _heads(database: MergedReads, p: bytes, busy: set[bytes]) -> list[bytes]:
-    """Groups that are not busy, by one seek each; only their heads' keys are kept."""
+    """Return the keys in `vi` of the heads of all groups that are not busy, with one seek for each group."""
     space = keys.GROUPS + p
     lower, upper = space, keys.after(space)
     heads: list[bytes] = []
     while (key := next(database.scan(keys.INDEXES, lower, upper), None)) is not None:
-        place = key[len(space) :]
-        name, id16 = place[: keys.HASH_SIZE], place[keys.HASH_SIZE : keys.HASH_SIZE + keys.ID_SIZE]
+        rest = key[len(space) :]
+        name, id16 = rest[: keys.HASH_SIZE], rest[keys.HASH_SIZE : keys.HASH_SIZE + keys.ID_SIZE]
         if name not in busy:
-            order = place[keys.HASH_SIZE + keys.ID_SIZE :]  # priority 1 | visible_at 8, as `vi` has them
+            order = rest[keys.HASH_SIZE + keys.ID_SIZE :]  # priority 1 | visible_at 8, as in `vi`
             heads.append(p + order + id16)
         lower = keys.after(space + name)
     return heads
 
 
 def check_seen(database: MergedReads, p: bytes, queue: object, highest_id: int, findings: Findings) -> None:
-    """Each idempotency key has its end."""
+    """Check that each idempotency key can be read and has its end."""
     space = keys.SEEN + p
     remaining = database.items(keys.INDEXES, space, keys.after(space))
     while chunk := list(islice(remaining, CHUNK)):
@@ -64,7 +66,7 @@ def check_seen(database: MergedReads, p: bytes, queue: object, highest_id: int, 
                 continue
             id, until = _SEEN.unpack_from(raw)
             if id > highest_id:
-                findings.add(f"idempotency key {name!r} (ix i) names a message that was never given an id", queue)
+                findings.add(f"idempotency key {name!r} (ix i) names a message with an id that was never given", queue)
             ends.append(keys.SEEN_ENDS + keys.instant(until) + p + name)
             names.append(name)
         for name, end in zip(names, database.get_many(keys.INDEXES, ends) if ends else [], strict=True):
@@ -73,7 +75,7 @@ def check_seen(database: MergedReads, p: bytes, queue: object, highest_id: int, 
 
 
 def check_ledgers(database: MergedReads, p: bytes, queue: object, findings: Findings) -> None:
-    """Claims of a ledger can be read, and none is open under a number that was closed."""
+    """Check that the claims of each ledger can be read, and that none is open under a closed number."""
     closed: dict[bytes, int] = {}
     space = keys.CLOSED + p
     for key, raw in database.items(keys.INDEXES, space, keys.after(space)):
@@ -92,11 +94,11 @@ def check_ledgers(database: MergedReads, p: bytes, queue: object, findings: Find
         if number <= closed.get(consumer, -1):
             findings.add(f"claim {number} of ledger {consumer.hex()} (ix l) is open, but was closed (ix o)", queue)
         if any(len(receipt.token) != 16 for receipt in receipts):
-            findings.add(f"claim {number} of ledger {consumer.hex()} (ix l) has a receipt that is none", queue)
+            findings.add(f"claim {number} of ledger {consumer.hex()} (ix l) has an invalid receipt", queue)
 
 
 def check_schedules(database: MergedReads, p: bytes, queue: object, highest_id: int, findings: Findings) -> None:
-    """Each stands under its name, has a cron line or an interval, and knows when to go on."""
+    """Check that each schedule is stored under its name, has either a cron line or an interval, and has valid ticks."""
     space = keys.SCHEDULES + p
     for key, raw in database.items(keys.INDEXES, space, keys.after(space)):
         name = key[len(space) :]
@@ -106,12 +108,12 @@ def check_schedules(database: MergedReads, p: bytes, queue: object, highest_id: 
             findings.add(f"schedule {name!r} (ix h) is damaged: {error}", queue)
             continue
         if schedule.name.encode() != name:
-            findings.add(f"schedule {schedule.name!r} (ix h) stands under {name!r}", queue)
+            findings.add(f"schedule {schedule.name!r} (ix h) is stored under {name!r}", queue)
         if (schedule.cron is None) == (schedule.every_ms is None):
-            findings.add(f"schedule {schedule.name!r} (ix h) has not just one of a cron line and an interval", queue)
+            findings.add(f"schedule {schedule.name!r} (ix h) must have either a cron line or an interval", queue)
         if schedule.paused and schedule.next_at is not None:
             findings.add(f"schedule {schedule.name!r} (ix h) is paused, but has a next tick", queue)
         if schedule.last_at is not None and schedule.next_at is not None and schedule.next_at <= schedule.last_at:
             findings.add(f"schedule {schedule.name!r} (ix h) would fire a tick again", queue)
         if schedule.last_id is not None and schedule.last_id > highest_id:
-            findings.add(f"schedule {schedule.name!r} (ix h) names a message that was never given an id", queue)
+            findings.add(f"schedule {schedule.name!r} (ix h) names a message with an id that was never given", queue)

@@ -1,4 +1,4 @@
-"""Which index entries a message must have, and which entries have no message that must have them."""
+"""Checks of the indexes: the entries that a message must have, and entries that no message must have."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,13 +15,13 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.reads import MergedReads
 from holdfast.stores.rocks.verify.directory_check import StoredDirectory
 
-# Keys looked up at once; of messages fewer, for each may bring a payload of a mebibyte.
+# Number of keys looked up at once. Fewer messages are looked up at once, because each may have a payload of 1 MiB.
 CHUNK = 500
 MESSAGES_CHUNK = 50
 
 
 class Space(NamedTuple):
-    """An index: its family, the byte that leads its keys there, and what a violation calls it."""
+    """An index: its column family, the prefix of its keys, and its name in violations."""
 
     title: str
     family: int
@@ -30,24 +30,27 @@ class Space(NamedTuple):
 
 VISIBLE = Space("the visibility index (vi)", keys.VISIBLE)
 EXPIRIES = Space("the lease expiry index (li)", keys.EXPIRIES)
-DELAYED = Space("the index of the delayed (ix v)", keys.INDEXES, keys.DELAYED)
-DEAD = Space("the dead letters (ix d)", keys.INDEXES, keys.DEAD)
+DELAYED = Space("the index of delayed messages (ix v)", keys.INDEXES, keys.DELAYED)
+DEAD = Space("the index of dead letters (ix d)", keys.INDEXES, keys.DEAD)
 GROUPS = Space("the order of its group (ix g)", keys.INDEXES, keys.GROUPS)
-GROUP_VISIBLE = Space("the index of what is ready in groups (ix w)", keys.INDEXES, keys.GROUP_VISIBLE)
+GROUP_VISIBLE = Space("the index of ready messages in groups (ix w)", keys.INDEXES, keys.GROUP_VISIBLE)
 TTLS = Space("the TTL index (ix t)", keys.INDEXES, keys.TTLS)
 KEPT = Space("the index of kept successes (ix k)", keys.INDEXES, keys.KEPT)
 
-# Behind P in each of them stand one queue's entries; the deadlines have the time before P.
+# The keys of these indexes begin with P. Those of the deadlines have an instant before P.
 OF_ONE_QUEUE = (VISIBLE, EXPIRIES, DELAYED, DEAD, GROUPS, GROUP_VISIBLE)
 DEADLINES = (TTLS, KEPT)
 
-# How many deadlines of each kind each queue has.
+# The number of deadlines of each kind, by queue prefix.
 Deadlines = dict[Space, Counter[bytes]]
-Place = tuple[Space, bytes]
+IndexEntry = tuple[Space, bytes]
 
 
-def places_of(p: bytes, id16: bytes, group: str | None, life: Life, counted_at: int) -> Iterator[Place]:
-    """The index entries that a message of this life has, but for a group's head, which alone stands in `vi`."""
+def entries_of(p: bytes, id16: bytes, group: str | None, life: Life, counted_at: int) -> Iterator[IndexEntry]:
+    """Yield the index entries that a message with this life must have.
+
+    The entry of a group's head in `vi` is left out, because it depends on the other messages of the group.
+    """
     match life.state:
         case State.READY:
             visible_at = keys.instant(life.visible_at)
@@ -58,8 +61,8 @@ def places_of(p: bytes, id16: bytes, group: str | None, life: Life, counted_at: 
             if group is None:
                 yield VISIBLE, keys.level(p, life.priority) + visible_at + id16
             else:
-                place = id16 + bytes([life.priority]) + visible_at
-                yield GROUPS, keys.GROUPS + p + keys.hashed(group) + place
+                order = id16 + bytes([life.priority]) + visible_at
+                yield GROUPS, keys.GROUPS + p + keys.hashed(group) + order
                 yield GROUP_VISIBLE, keys.GROUP_VISIBLE + p + visible_at + id16
         case State.IN_FLIGHT:
             if life.lease is not None:
@@ -79,7 +82,10 @@ def check_strays(
     queue: object,
     findings: Findings,
 ) -> None:
-    """Name each entry of an index that its message does not call for. `heads` are the keys of groups' heads in `vi`."""
+    """Add a violation for each entry of an index that its message must not have.
+
+    `heads` are the keys in `vi` of the heads of groups.
+    """
     shown = frozenset(heads)
     remaining = iter(_entries(database, space, p))
     while chunk := list(islice(remaining, MESSAGES_CHUNK)):
@@ -101,7 +107,7 @@ def _entries(database: MergedReads, space: Space, p: bytes) -> Iterator[bytes]:
 
 
 def _id_of(space: Space, key: bytes) -> bytes:
-    # Behind the id only `g` has something more: priority 1 and visible_at 8.
+    # The id is the last part of every key, except that in `g` priority 1 and visible_at 8 follow it.
     return key[-25:-9] if space is GROUPS else key[-keys.ID_SIZE :]
 
 
@@ -119,15 +125,18 @@ def _wanted(database: MergedReads, p: bytes, ids: list[bytes], counted_at: int) 
             changed = lease if lease is not None else own
             life = message.first if changed is None else decode_life(changed)[1]
         except (StoreUnavailable, InvalidArgument):
-            yield frozenset()  # named where the messages are checked
+            yield frozenset()  # the check of the messages has reported it
             continue
-        yield frozenset(key for _, key in places_of(p, id16, message.envelope.group, life, counted_at))
+        yield frozenset(key for _, key in entries_of(p, id16, message.envelope.group, life, counted_at))
 
 
 def count_deadlines(
     database: MergedReads, space: Space, directory: StoredDirectory, deadlines: Deadlines, findings: Findings
 ) -> None:
-    """The index lies by time, all queues together: counted once, not once for each queue."""
+    """Count the entries of a deadline index by queue.
+
+    The keys begin with the time, so the index is scanned once for all queues and not once for each.
+    """
     counted = deadlines[space] = Counter()
     for key in database.scan(space.family, space.lead, keys.after(space.lead)):
         p = key[9 : 9 + keys.P_SIZE]
@@ -137,9 +146,9 @@ def count_deadlines(
 
 
 def check_seen_ends(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
-    """Each end of an idempotency key has its key, which may have been used anew since, with a later end.
+    """Check that the idempotency key of each end exists. The key may have been used again since, with a later end.
 
-    Ends outlive a deleted queue: they go in their time.
+    The ends of a deleted queue remain until their time comes.
     """
     remaining = database.scan(keys.INDEXES, keys.SEEN_ENDS, keys.after(keys.SEEN_ENDS))
     while chunk := [key[1:] for key in islice(remaining, CHUNK)]:
@@ -148,8 +157,10 @@ def check_seen_ends(database: MergedReads, directory: StoredDirectory, findings:
             p, name = key[8 : 8 + keys.P_SIZE], key[8 + keys.P_SIZE :]
             if p not in directory.live:
                 if p not in directory.names:
-                    findings.add(f"an end of idempotency key {name!r} is of no known queue", directory.title(p))
+                    findings.add(
+                        f"the end (ix e) of idempotency key {name!r} is of an unknown queue", directory.title(p)
+                    )
             elif raw is None:
-                findings.add(f"idempotency key {name!r} has an end (ix e), but is not there", directory.title(p))
+                findings.add(f"idempotency key {name!r} has an end (ix e), but does not exist", directory.title(p))
             elif len(raw) >= 16 and keys.parse_instant(raw[8:]) < keys.parse_instant(key):
-                findings.add(f"idempotency key {name!r} has an end (ix e) after its own", directory.title(p))
+                findings.add(f"idempotency key {name!r} has an end (ix e) later than its own", directory.title(p))

@@ -1,4 +1,4 @@
-"""Checks of the journal: numbered without a gap, and its last word on each message is what the store holds."""
+"""Checks of the journal: its events are numbered without gaps, and each message is in the state of its last event."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -22,14 +22,16 @@ _EVENTS = tuple(Event)
 _END = b"\xff" * 9
 _TRIMMED = keys.META + b"journal trimmed at"
 
-# Events whose messages are remembered at once. A longer journal is read several times, for a share of the ids each.
+# Number of events whose messages are kept in memory at once. A longer journal is read several times, each time for a
+# share of the ids.
 _EVENTS_PER_PASS = 1_000_000
 
 _MOVED = _EVENTS.index(Event.MOVED)
 
 
 class _Last(NamedTuple):
-    """A message's last event: when it was, whether the message was there afterwards, its queue and its version."""
+    """The last event of a message: its time, whether the message was in the queue after it, the queue, the kind of
+    event and the message's version."""
 
     at: int
     is_here: bool
@@ -48,7 +50,7 @@ def check_journal(shards: Sequence[MergedReads], directories: Sequence[StoredDir
         each is None and database.get(keys.DIRECTORY, _TRIMMED) is not None
         for each, database in zip(first_ids, shards, strict=True)
     ):
-        first_id = None  # nobody knows what that journal had
+        first_id = None  # that journal was trimmed to nothing, so the messages it had are unknown
     passes = -(-findings.totals["events"] // _EVENTS_PER_PASS) | 1  # odd: the low bits of an id are mostly 0
     for share in range(passes):
         last = _last_events(shards, share, passes)
@@ -60,17 +62,18 @@ def check_journal(shards: Sequence[MergedReads], directories: Sequence[StoredDir
 
 
 def _check_numbers(database: MergedReads, directory: StoredDirectory, findings: Findings) -> int | None:
-    """Answers the first id whose enqueue the journal has: ids rise with it, so it has every later one too."""
+    """Check the numbers of the events. Return the id of the first enqueue in the journal; ids rise, so the journal must
+    have the enqueue of every message with a higher id too."""
     expected: int | None = None
     first_id: int | None = None
     for key, raw in database.items(keys.JOURNAL, b"", _END):
         if len(key) != 8:
-            findings.add(f"the journal has a block under {key.hex()}, which is no number")
+            findings.add(f"the journal has a block under {key.hex()}, which is not a number")
             continue
         seq = keys.parse_instant(key)
         if expected is not None and seq != expected:
             what = "a gap" if seq > expected else "an overlap"
-            findings.add(f"the journal has {what}: a block begins at {seq}, where {expected} was to follow")
+            findings.add(f"the journal has {what}: a block begins at {seq}, but {expected} was expected")
         try:
             rows = decode_rows(raw)
         except msgspec.MsgspecError as error:
@@ -82,13 +85,13 @@ def _check_numbers(database: MergedReads, directory: StoredDirectory, findings: 
         for number, row in enumerate(rows, seq):
             if not 0 <= row[2] < len(_EVENTS):
                 findings.add(
-                    f"the journal's event {number} is of no known kind", directory.title(row[0]), to_bytes(row[3])
+                    f"the journal's event {number} is of an unknown kind", directory.title(row[0]), to_bytes(row[3])
                 )
             elif first_id is None and _EVENTS[row[2]] is Event.ENQUEUED:
                 first_id = row[3]
             if row[0] not in directory.names:
                 findings.add(
-                    f"the journal's event {number} is of no known queue", directory.title(row[0]), to_bytes(row[3])
+                    f"the journal's event {number} is of an unknown queue", directory.title(row[0]), to_bytes(row[3])
                 )
         expected = seq + len(rows)
         findings.totals["events"] += len(rows)
@@ -100,14 +103,17 @@ def _rows(database: MergedReads) -> Iterator[Row]:
         try:
             yield from decode_rows(raw)
         except msgspec.MsgspecError:
-            continue  # named already
+            continue  # `_check_numbers` has reported it
 
 
 def _last_events(shards: Sequence[MergedReads], share: int, passes: int) -> dict[int, _Last]:
-    """Return the last event of each message. A shard's events are in order; those of several shards are by their time,
-    and a message that has left one shard has arrived in another."""
+    """Return the last event of each message in a share of the ids.
+
+    The events of one shard are in order. Those of several shards are compared by their time; at the same time, an
+    arrival in one shard follows the departure from another.
+    """
     last: dict[int, _Last] = {}
-    # One object for each queue: a row has its own copy.
+    # One bytes object for each queue prefix, to save memory: every row has its own copy.
     known: dict[bytes, bytes] = {}
     for database in shards:
         found: dict[int, _Last] = {}
@@ -151,7 +157,7 @@ def _check_states_in(
             queue, id16 = directory.title(p), name[keys.P_SIZE :]
             if record is None:
                 if None not in STATES_AFTER[event]:
-                    findings.add(f"its last event in the journal is {event}, but it is not there", queue, id16)
+                    findings.add(f"its last event in the journal is {event}, but it does not exist", queue, id16)
                 continue
             life = _life(lease if lease is not None else own)
             if life.state not in STATES_AFTER[event]:
@@ -173,7 +179,8 @@ def _check_coverage(
     directory: StoredDirectory,
     findings: Findings,
 ) -> None:
-    """Every message that came after the journal's beginning stands in it, in the queue where it is now."""
+    """Check that every message with an id from `first_id` on has an event in the journal, and that the last one is of
+    the message's current queue."""
     if first_id is None:
         return
     first = to_bytes(first_id)
@@ -185,7 +192,7 @@ def _check_coverage(
                 continue
             event = last.get(id)
             if event is None:
-                findings.add("is not in the journal, which has what came before it", row.ref, id16)
+                findings.add("is not in the journal, which has earlier messages", row.ref, id16)
             elif event.p != p:
                 findings.add(f"its last event in the journal is of queue {directory.title(event.p)}", row.ref, id16)
 

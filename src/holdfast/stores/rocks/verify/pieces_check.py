@@ -1,4 +1,5 @@
-"""Checks of payloads in pieces: each is whole, each has one message, and what a crash cut off is told apart."""
+"""Checks of payloads in pieces: each is complete and belongs to one message, or is an upload that a crash
+interrupted."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,12 +13,12 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.reads import MergedReads
 
 _PIECE_BYTES = 256 << 10
-_PLACE_SIZE = 8
+_BLOB_ID_SIZE = 8
 
 
 def check_payload(database: MergedReads, pieces: Pieces, queue: object, id16: bytes, findings: Findings) -> None:
-    """A message's pieces follow each other, have their sizes and, together, the checksum."""
-    space = keys.PIECES + keys.place(pieces.place)
+    """Check that the pieces of a message's payload are numbered without gaps, and have the right sizes and checksum."""
+    space = keys.PIECES + keys.pack_blob_id(pieces.place)
     count = -(-pieces.size // _PIECE_BYTES)
     found = right = checksum = 0
     for key, piece in database.items(keys.INDEXES, space, keys.after(space)):
@@ -25,15 +26,18 @@ def check_payload(database: MergedReads, pieces: Pieces, queue: object, id16: by
         right += key[len(space) :] == found.to_bytes(4, "big") and len(piece) == size
         found += 1
         checksum = crc32(piece, checksum)
-    findings.totals["places"] += found > 0
+    findings.totals["blobs"] += found > 0
     if not found == right == count:
-        findings.add(f"its payload has {found} pieces (ix c) of {count}, or of the wrong size", queue, id16)
+        findings.add(f"its payload has {found} of {count} pieces (ix c), or pieces of the wrong size", queue, id16)
     elif checksum != pieces.checksum:
         findings.add("its payload is damaged: its checksum does not match", queue, id16)
 
 
-def check_places(database: MergedReads, found: int, findings: Findings) -> None:
-    """After all messages of a shard, which had `found` places: no place is left over, and none has two owners."""
+def check_blobs(database: MergedReads, found: int, findings: Findings) -> None:
+    """Check that every blob belongs to one message or to an unfinished upload.
+
+    Call after the check of a shard's messages, which have found the pieces of `found` blobs.
+    """
     staged = 0
     for key in database.scan(keys.INDEXES, keys.STAGES, keys.after(keys.STAGES)):
         space = keys.PIECES + key[len(keys.STAGES) :]
@@ -41,36 +45,40 @@ def check_places(database: MergedReads, found: int, findings: Findings) -> None:
         findings.totals["unfinished"] += 1
         findings.totals["unfinished_bytes"] += sum(sizes)
         staged += bool(sizes)
-    # Every message's place was looked up: if there are no more than were found, there are no others.
-    if sum(1 for _ in _places(database)) != found + staged:
+    # The blob of every message was looked up. So if there are no more blobs than were found, all of them are accounted
+    # for, and the owners need not be collected in memory.
+    if sum(1 for _ in _blob_ids(database)) != found + staged:
         _find_strays(database, findings)
 
 
-def _places(database: MergedReads) -> Iterator[bytes]:
-    """One seek each."""
+def _blob_ids(database: MergedReads) -> Iterator[bytes]:
+    """Yield the id of every blob that has pieces, with one seek for each."""
     lower, upper = keys.PIECES, keys.after(keys.PIECES)
     while (key := next(database.scan(keys.INDEXES, lower, upper), None)) is not None:
-        place = key[len(keys.PIECES) : len(keys.PIECES) + _PLACE_SIZE]
-        yield place
-        lower = keys.after(keys.PIECES + place)
+        blob_id = key[len(keys.PIECES) : len(keys.PIECES) + _BLOB_ID_SIZE]
+        yield blob_id
+        lower = keys.after(keys.PIECES + blob_id)
 
 
 def _find_strays(database: MergedReads, findings: Findings) -> None:
-    """Only of a damaged store: it takes memory for every large message."""
+    """Add a violation for each blob without an owner or with several. Needs memory for every large message, so it is
+    called only for a damaged store."""
     owners: Counter[bytes] = Counter()
     for key, raw in database.items(keys.MESSAGES, b"", b"\xff" * (keys.P_SIZE + keys.ID_SIZE + 1)):
         try:
             pieces = decode_message(keys.parse_id(key[keys.P_SIZE :]), raw).envelope.pieces
         except StoreUnavailable:
-            continue  # told already
+            continue  # the check of the messages has reported it
         if pieces is not None:
-            owners[keys.place(pieces.place)] += 1
+            owners[keys.pack_blob_id(pieces.place)] += 1
     for key in database.scan(keys.INDEXES, keys.STAGES, keys.after(keys.STAGES)):
-        place = key[len(keys.STAGES) :]
-        if owners[place]:
-            findings.add(f"place {place.hex()} is a message's, but is marked as unfinished (ix u): it would be deleted")
-    for place in _places(database):
-        if owners[place] > 1:
-            findings.add(f"place {place.hex()} holds the payload (ix c) of {owners[place]} messages")
-        elif not owners[place] and database.get(keys.INDEXES, keys.STAGES + place) is None:
-            findings.add(f"place {place.hex()} has pieces of a payload (ix c), but there is no such message")
+        blob_id = key[len(keys.STAGES) :]
+        if owners[blob_id]:
+            findings.add(
+                f"blob {blob_id.hex()} is of a message, but marked as unfinished (ix u): sweeps would delete it"
+            )
+    for blob_id in _blob_ids(database):
+        if owners[blob_id] > 1:
+            findings.add(f"blob {blob_id.hex()} is the payload (ix c) of {owners[blob_id]} messages")
+        elif not owners[blob_id] and database.get(keys.INDEXES, keys.STAGES + blob_id) is None:
+            findings.add(f"blob {blob_id.hex()} has pieces (ix c), but belongs to no message")

@@ -1,4 +1,4 @@
-"""Checks of one queue: its messages read in order of id, with everything that lies by id read beside them."""
+"""Checks of one queue: its messages, and in the same order of id their leases, lives, state documents and indexes."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from holdfast.stores.rocks.verify.index_check import (
     Deadlines,
     Space,
     check_strays,
-    places_of,
+    entries_of,
 )
 from holdfast.stores.rocks.verify.pieces_check import check_payload
 
@@ -38,8 +38,11 @@ _STATE_FIELDS = {
 }
 
 
-class Beside:
-    """Entries in order of id, read along with the messages; those that are passed over have no message."""
+class EntriesById:
+    """A space whose entries are read in order of id, along with the messages.
+
+    An entry that is passed over has no message, and is added to the findings.
+    """
 
     def __init__(self, entries: Iterator[tuple[bytes, bytes]], what: str, queue: object, findings: Findings) -> None:
         self._entries = entries
@@ -49,7 +52,7 @@ class Beside:
         self._next = next(entries, None)
 
     def take(self, id16: bytes) -> list[bytes]:
-        """What stands under this id; the ids asked for rise."""
+        """Return the values stored under this id. Ids must be passed in rising order."""
         taken: list[bytes] = []
         while self._next is not None and self._next[0] <= id16:
             if self._next[0] == id16:
@@ -60,10 +63,13 @@ class Beside:
         return taken
 
     def finish(self) -> None:
+        """Report all remaining entries: they have no message."""
         self.take(b"\xff" * (keys.ID_SIZE + 1))
 
 
 class RocksQueueCheck:
+    """The check of one queue. `run` adds its violations and counts to the findings."""
+
     def __init__(
         self,
         database: MergedReads,
@@ -80,16 +86,17 @@ class RocksQueueCheck:
         self._deadlines = deadlines
         self._findings = findings
         self._total = total
-        # Of a queue that never had a message there are none.
+        # A queue that never had a message has no stored counters.
         self._counters = directory.counters.get(self._p, Counters())
         self._found = Counters(counted_at=self._counters.counted_at)
-        # Places that messages call for: to be looked up, and those that were found.
+        # The index entries that messages must have: those still to look up, and the number found in each index.
         self._wanted: list[tuple[Space, bytes, bytes]] = []
         self._present: Counter[Space] = Counter()
-        # In flight, by the hash of their group.
+        # Messages in flight, by the hash of their group.
         self._busy: Counter[bytes] = Counter()
 
     def run(self) -> None:
+        """Check the messages, indexes, counters, idempotency keys, ledgers and schedules of the queue."""
         self._check_messages()
         heads = check_groups(self._database, self._p, self._busy, self._ref, self._findings)
         for number, key in enumerate(heads, 1):
@@ -108,9 +115,9 @@ class RocksQueueCheck:
 
     def _check_messages(self) -> None:
         p = self._p
-        self._leases = self._beside(keys.LEASES, b"", "a lease entry (le)")
-        self._lives = self._beside(keys.INDEXES, keys.LIVES, "a life (ix f)")
-        self._states = self._beside(keys.INDEXES, keys.STATES, "a state document (ix s)")
+        self._leases = self._entries(keys.LEASES, b"", "a lease entry (le)")
+        self._lives = self._entries(keys.INDEXES, keys.LIVES, "a life (ix f)")
+        self._states = self._entries(keys.INDEXES, keys.STATES, "a state document (ix s)")
         done = self._findings.totals["messages"]
         for number, (key, raw) in enumerate(self._database.items(keys.MESSAGES, p, keys.after(p)), 1):
             self._check_message(key[keys.P_SIZE :], raw)
@@ -118,14 +125,14 @@ class RocksQueueCheck:
                 self._look_up_wanted()
                 self._findings.progress("messages", done + number, self._total)
             self._findings.totals["messages"] += 1
-        for beside in (self._leases, self._lives, self._states):
-            beside.finish()
+        for entries in (self._leases, self._lives, self._states):
+            entries.finish()
         self._findings.progress("messages", self._findings.totals["messages"], self._total)
 
-    def _beside(self, family: int, space: bytes, what: str) -> Beside:
+    def _entries(self, family: int, space: bytes, what: str) -> EntriesById:
         lower, start = space + self._p, len(space) + keys.P_SIZE
         entries = self._database.items(family, lower, keys.after(lower))
-        return Beside(((key[start:], raw) for key, raw in entries), what, self._ref, self._findings)
+        return EntriesById(((key[start:], raw) for key, raw in entries), what, self._ref, self._findings)
 
     def _check_message(self, id16: bytes, raw: bytes) -> None:
         leases, lives, states = self._leases.take(id16), self._lives.take(id16), self._states.take(id16)
@@ -143,8 +150,8 @@ class RocksQueueCheck:
         if message.envelope.pieces is not None:
             check_payload(self._database, message.envelope.pieces, self._ref, id16, self._findings)
         self._count(message, life)
-        for place in places_of(self._p, id16, message.envelope.group, life, self._counters.counted_at):
-            self._want(*place, id16)
+        for space, key in entries_of(self._p, id16, message.envelope.group, life, self._counters.counted_at):
+            self._want(space, key, id16)
 
     def _check_state(self, id16: bytes, life: Life, *, has_lease: bool, has_life: bool) -> None:
         if has_lease and has_life:
@@ -154,12 +161,12 @@ class RocksQueueCheck:
         elif not has_lease and (life.state is State.IN_FLIGHT or life.lease is not None):
             self._add("is in flight, but has no lease entry (le)", id16)
         if life.state is State.SUCCEEDED and life.keep_until is None:
-            self._add("succeeded and is not kept, but still there", id16)
+            self._add("has succeeded and must not be kept, but exists", id16)
 
     def _check_document(self, id16: bytes, has_state: bool, states: list[bytes]) -> None:
         if has_state != bool(states):
-            says, has = ("has", "none is there") if has_state else ("has not", "one is there (ix s)")
-            self._add(f"says it {says} a state document, {has}", id16)
+            says, found = ("a", "none") if has_state else ("no", "one (ix s)")
+            self._add(f"its life says that it has {says} state document, but there is {found}", id16)
         for raw in states:
             try:
                 msgspec.msgpack.decode(raw, type=StateDocument)
@@ -184,20 +191,24 @@ class RocksQueueCheck:
 
     def _look_up_wanted(self) -> None:
         by_family: dict[int, list[tuple[Space, bytes, bytes]]] = {}
-        for place in self._wanted:
-            by_family.setdefault(place[0].family, []).append(place)
+        for wanted in self._wanted:
+            by_family.setdefault(wanted[0].family, []).append(wanted)
         self._wanted = []
-        for family, places in by_family.items():
+        for family, entries in by_family.items():
             for (space, _, id16), value in zip(
-                places, self._database.get_many(family, [key for _, key, _ in places]), strict=True
+                entries, self._database.get_many(family, [key for _, key, _ in entries]), strict=True
             ):
                 if value is None:
-                    self._add(f"is missing in {space.title}", id16)
+                    self._add(f"is missing from {space.title}", id16)
                 else:
                     self._present[space] += 1
 
     def _check_entries(self, heads: list[bytes]) -> None:
-        """Every place called for was looked up: if an index has no more entries than were found, it has no others."""
+        """Check that no index has an entry that no message must have.
+
+        Every entry that a message must have was looked up. So an index with no more entries than were found has no
+        others, and only an index with more is searched for them.
+        """
         for space in (*OF_ONE_QUEUE, *DEADLINES):
             if space in DEADLINES:
                 number = self._deadlines.get(space, Counter())[self._p]

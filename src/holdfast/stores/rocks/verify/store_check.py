@@ -1,7 +1,7 @@
-"""Every invariant of a store (docs/stores/rocksdb.md), checked against a full scan.
+"""The check of every invariant of a store (docs/stores/rocksdb.md) by a full scan.
 
-The checks read the layout that keys.py draws by themselves, not by the code that writes it: an error there must not
-hide itself here. Indexes are read in order beside the messages, so that memory does not grow with the store.
+The checks decode keys by themselves and share no code with the writer, so that an error there is found here. They read
+indexes in the same order as the messages, so that memory does not grow with the store.
 """
 
 import os
@@ -16,14 +16,17 @@ from holdfast.stores.rocks.offline.read_only import ReadOnlyShards, ReadOnlyStor
 from holdfast.stores.rocks.verify.directory_check import StoredDirectory, check_prefixes, read_directories
 from holdfast.stores.rocks.verify.index_check import DEADLINES, Deadlines, check_seen_ends, count_deadlines
 from holdfast.stores.rocks.verify.journal_check import check_journal
-from holdfast.stores.rocks.verify.pieces_check import check_places
+from holdfast.stores.rocks.verify.pieces_check import check_blobs
 from holdfast.stores.rocks.verify.queue_check import RocksQueueCheck
 
 __all__ = ["Progress", "Report", "Violation", "verify"]
 
 
 def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Report:
-    """Check a store that nobody has open, and change nothing. Raise `StoreUnavailable` if it cannot be read at all."""
+    """Check a store that no process has open, without changing it, and return a report.
+
+    Raise `InvalidArgument` if the directory has no store, `StoreUnavailable` if the store is in use or cannot be read.
+    """
     store = _open(Path(path))
     findings = Findings(progress)
     try:
@@ -53,7 +56,7 @@ def _open(path: Path) -> ReadOnlyShards:
 
 
 def check_shards(shards: list[ReadOnlyStore], findings: Findings) -> None:
-    """Check all shards of a store."""
+    """Check all shards of a store, and add the violations and counts to `findings`."""
     directories = read_directories(shards, findings)
     total = sum(counters.messages for directory in directories for counters in directory.counters.values())
     for database, directory in zip(shards, directories, strict=True):
@@ -67,22 +70,23 @@ def _check_shard(database: ReadOnlyStore, directory: StoredDirectory, total: int
     for space in DEADLINES:
         count = partial(count_deadlines, database, space, directory, deadlines, findings)
         _guard(findings, space.title, count)
-    places_before = findings.totals["places"]
+    blobs_before = findings.totals["blobs"]
     for row in directory.queues:
         check = RocksQueueCheck(database, row, directory, deadlines, findings, total)
         _guard(findings, f"queue {row.ref}", check.run)
-    found = findings.totals["places"] - places_before
-    _guard(findings, "the payloads", lambda: check_places(database, found, findings))
+    found = findings.totals["blobs"] - blobs_before
+    _guard(findings, "the payloads", lambda: check_blobs(database, found, findings))
     _guard(findings, "the idempotency keys", lambda: check_seen_ends(database, directory, findings))
 
 
 def _guard(findings: Findings, what: str, check: Callable[[], None]) -> None:
-    """A damaged file ends one check, not all of them."""
+    """Run one check. If a damaged file ends it, add that as a violation, so that the other checks still run."""
     try:
         check()
     except StoreUnavailable as error:
         findings.add(f"{what} cannot be read to the end: {error}")
     except Exception as error:
-        if type(error) is not Exception:  # the binding raises nothing more precise; anything else is a fault of ours
+        # RocksDB's binding raises plain `Exception`. Any other class is a bug in the check.
+        if type(error) is not Exception:
             raise
         findings.add(f"{what} cannot be read to the end: {error}; restore a backup")
