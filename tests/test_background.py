@@ -9,7 +9,7 @@ import logging
 import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -18,6 +18,7 @@ import pytest
 import holdfast
 from holdfast.background import Backoff, run_forever, sleep_for, wait_for_event
 from holdfast.clock import SystemClock
+from holdfast.dice import SeededDice
 from holdfast.dispatch.turns import ShardTurns
 from holdfast.dispatch.waiters import QueueWaiters
 from holdfast.model.errors import StoreUnavailable
@@ -25,14 +26,20 @@ from holdfast.model.limits import Charge
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import LoopRuntime
-from holdfast.server.embedded import Embedded
+from holdfast.server.compose import Core, make_store
+from holdfast.server.doors.ports import Ports
+from holdfast.server.embedded import Embedded, open_on_loop
+from holdfast.server.processes.reports import DoorCounts, TenantWeights
+from holdfast.server.processes.supervisor import DoorProcess, DoorProcesses
+from holdfast.server.settings import Settings
 from holdfast.service.limits.shared_buckets import SharedBuckets
 from holdfast.service.policy_cache import REFRESH_MS, Refresher
 from holdfast.stores.buffered.buffer import Buffer
 from holdfast.stores.buffered.group_commit import GroupCommit
 from holdfast.stores.buffered.prefetcher import Prefetcher
+from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.buckets.directory_watch import DirectoryWatch
-from holdfast.stores.objects.operations import node_numbers as objects_nodes
+from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.stores.objects.operations.follow_up import FollowUp
 from holdfast.stores.objects.operations.node_numbers import ObjectNodeNumbers as ObjectsNodes
 from holdfast.stores.postgres import notifier
@@ -45,6 +52,7 @@ from tests.redis.buffered import REF as BUFFERED_REF
 from tests.redis.buffered import opened as opened_buffered
 from tests.redis.buffered import put, take
 from tests.redis.server import RedisServer
+from tests.server.processes.relayed import Relayed, relay
 from tests.worker.passing import Outage, passing, turns, until
 from tests.worker.passing import opened as opened_memory
 
@@ -225,22 +233,66 @@ async def rates(**_: Any) -> None:
     await buckets.close()
 
 
+# --- Door processes ---------------------------------------------------------------------------------------------------
+
+
+async def door_processes(monkeypatch: pytest.MonkeyPatch, **_: Any) -> None:
+    reporting = Failing(monkeypatch, DoorCounts, "report_once")
+    clock, settings = ManualClock(), Settings(port=0)
+    runtime = LoopRuntime(clock, clock)
+    core = Core(make_store("memory://", settings, SeededDice(0)), runtime, settings)
+    await core.open()
+    async with relay(core) as relayed:
+        counts = DoorCounts(relayed.link, TenantWeights())
+        reports = asyncio.create_task(counts.run(clock))
+        await until(lambda: reporting.is_over, clock)
+        reports.cancel()
+        await _replace_a_process(monkeypatch, relayed, clock)
+    await core.close()
+    await runtime.aclose()
+
+
+async def _replace_a_process(monkeypatch: pytest.MonkeyPatch, relayed: Relayed, clock: ManualClock) -> None:
+    """A door process that has ended is replaced, though the first starts fail."""
+    has_ended = [True]
+
+    async def ended(process: DoorProcess) -> int:
+        if has_ended:
+            has_ended.pop()
+            return 1
+        return int(await asyncio.Future())
+
+    async def start(processes: DoorProcesses, process: DoorProcess) -> None: ...
+
+    monkeypatch.setattr(DoorProcess, "ended", ended)
+    monkeypatch.setattr(DoorProcesses, "_start", start)
+    starting = Failing(monkeypatch, DoorProcesses, "_start")
+    with closing(Ports(Settings(port=0), is_shared=True)) as ports:
+        processes = DoorProcesses(ports, Settings(processes=2), "json")
+        processes._links, processes._reports = relayed.links, relayed.links.reports
+        keeper = asyncio.create_task(processes._keep(DoorProcess(1), clock))
+        await until(lambda: starting.is_over, clock)
+        keeper.cancel()
+        processes._directory.cleanup()
+
+
 # --- Object store -----------------------------------------------------------------------------------------------------
 
 
 async def objects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **_: Any) -> None:
-    monkeypatch.setattr(objects_nodes, "_RENEW_S", 0.01)
     loops = [
-        Failing(monkeypatch, ObjectsNodes, "renew"),
-        Failing(monkeypatch, FollowUp, "tidy_once"),
+        Failing(monkeypatch, ObjectsNodes, "renew_once"),
+        Failing(monkeypatch, FollowUp, "follow_up_once"),
         Failing(monkeypatch, DirectoryWatch, "poll_once"),
-        Failing(monkeypatch, DirectoryWatch, "ask_once"),
+        Failing(monkeypatch, DirectoryWatch, "check_waiters_once"),
         Failing(monkeypatch, DirectoryWatch, "listen_once"),
     ]
-    async with holdfast.open_async(tmp_path.as_uri(), durability="os", queue_poll_interval="50ms") as hf:
+    clock = ManualClock()
+    store = ObjectStore(DiskBucket(tmp_path, syncs=False), SeededDice(0), journal_retention_ms=86_400_000)
+    async with open_on_loop("", {}, clock=clock, store=store) as hf:
         await hf.queue("q").enqueue("a")
         waiting = asyncio.create_task(hf.queue("other").claim(wait=None))
-        await until(lambda: all(each.is_over for each in loops[:4]))
+        await until(lambda: all(each.is_over for each in loops[:4]), clock)
         await hf.queue("other").enqueue("b")
         async with asyncio.timeout(60):
             assert await waiting
@@ -383,6 +435,8 @@ LOOPS: dict[str, Callable[..., Awaitable[None]]] = {
     "dispatch": dispatch,
     "give_back": give_back,
     "refresh": refresh,
+    "door_report": door_processes,
+    "door_process": door_processes,
     "node_number": objects,
     "tidying": objects,
     "watch": objects,
@@ -428,6 +482,10 @@ STARTERS = {
     "runtime/loop.py": "starts others' work, and logs its error",
     "runtime/threads.py": "starts others' work, and logs its error",
     "server/compose.py": "one reload after a reopening, which logs its error",
+    "server/processes/door_process.py": "door_report, and its loop lag; the end of its input ends the process",
+    "server/processes/link.py": "starts others' work, and logs its error",
+    "server/processes/relay.py": "one call each; the client's tasks log its error",
+    "server/processes/supervisor.py": "door_process",
     "server/run.py": "the server itself, and its loop lag, which asks nobody",
     "service/policy_cache.py": "refresh",
     "service/limits/shared_buckets.py": "rates",

@@ -168,7 +168,7 @@ async def test_a_server_that_says_nothing_is_waited_for_no_longer_than_the_timeo
 
 async def test_a_server_on_its_way_out_is_asked_again_with_a_key(server: Server, far: AsyncHoldfast) -> None:
     server.drain.is_draining = True
-    with pytest.raises(holdfast.StoreUnavailable, match="closing"):
+    with pytest.raises(holdfast.StoreUnavailable, match="shutting down"):
         await far.queue("q").upload(io.BytesIO(PAYLOAD))
     asyncio.get_running_loop().call_later(0.3, setattr, server.drain, "is_draining", False)
     assert not (await far.queue("q").upload(io.BytesIO(PAYLOAD), key="k")).duplicate

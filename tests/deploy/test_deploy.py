@@ -88,6 +88,7 @@ async def everything() -> bytes:
     metrics.waited(ref, "write", 1)
     metrics.shares_limits = lambda: True
     metrics.turns = RequestTurns(lambda tenant: 1)
+    metrics.door_processes = {1: 0.5}
     return await metrics.render()
 
 

@@ -22,7 +22,7 @@ from holdfast.server.sources import load_settings
     ],
 )
 def test_a_setting_without_its_other_half_is_refused(given: dict[str, str], missing: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"needs .*{missing}.* besides"):
+    with pytest.raises(InvalidArgument, match=f"also needs .*{missing}"):
         check_startable(load_settings(given, {}))
 
 

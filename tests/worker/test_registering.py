@@ -202,7 +202,7 @@ async def generator(order: Order):  # type: ignore[no-untyped-def]
         (two_payloads, "parameter 'db' that the worker cannot fill"),
         (keyword_only, "parameter 'db' that the worker cannot fill"),
         (of_no_type, "annotations cannot be evaluated"),
-        (of_a_plain_class, "Worker is not a type of payloads"),
+        (of_a_plain_class, "cannot be decoded into Worker"),
         (generator, "is a generator"),
         (Order, "a handler must be a function"),
         ("charge", "a handler must be a function"),

@@ -60,7 +60,7 @@ class Subscriptions:
     def open(self, ref: QueueRef, ask: ClaimRequest, prefetch: int, *, releases_at_end: bool = False) -> "Subscription":
         """Open a subscription. Raise `StoreUnavailable` if the server is closing."""
         if self._is_closed:
-            raise StoreUnavailable("this server is closing: subscribe again later")
+            raise StoreUnavailable("this server is shutting down; subscribe again later")
         subscription = Subscription(self, ref, ask, prefetch, releases_at_end=releases_at_end)
         self._open[subscription] = None
         return subscription

@@ -33,7 +33,7 @@ class Watches:
     def open(self, ref: QueueRef) -> "Watch":
         """Open a watch of a queue. Raise `StoreUnavailable` if the server is closing."""
         if self._is_closed:
-            raise StoreUnavailable("this server is closing: watch again later")
+            raise StoreUnavailable("this server is shutting down; watch again later")
         watch = Watch(self._dispatcher, self._runtime, self._open, ref)
         self._open[watch] = None
         return watch

@@ -153,7 +153,7 @@ def test_what_is_missing_or_weak_is_named(run: Run, monkeypatch: pytest.MonkeyPa
     key = private_key("ES256")
     (tmp_path / "public.pem").write_bytes(public_pem(key))
     assert_refused(run("token", "-T", "acme", "--jwt-keys", "public.pem"), 2, "jwt_keys holds public keys", "--key")
-    assert_refused(run("token", "-T", "acme", "--key", "public.pem"), 4, "--key: there is no private key")
+    assert_refused(run("token", "-T", "acme", "--key", "public.pem"), 4, "--key: it contains no private key")
     (tmp_path / "other.pem").write_bytes(private_pem(private_key("ES256", 1)))
     refused = run("token", "-T", "acme", "--key", "other.pem", "--jwt-keys", "public.pem")
     assert_refused(refused, 4, "its public key is not in jwt_keys")

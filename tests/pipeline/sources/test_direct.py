@@ -186,7 +186,7 @@ def test_a_backup_is_read_in_many_processes_while_its_store_is_in_use(spark: Any
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(holdfast.InvalidArgument, match="holds no store"):
         open_feed(StoreAddress(str(tmp_path)), None)
-    with pytest.raises(holdfast.InvalidArgument, match="is no place of a journal"):
+    with pytest.raises(holdfast.InvalidArgument, match="has no journal"):
         open_feed(StoreAddress("ftp://x"), None)
     with pytest.raises(holdfast.InvalidArgument, match="cannot be shared by Spark's processes"):
         open_client(StoreAddress(str(tmp_path)))

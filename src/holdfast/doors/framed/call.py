@@ -185,7 +185,7 @@ class FramedCall:
                 connection.note_tenant(caller.tenant)
             if door.is_draining:
                 # `closing` means that no part of the call was carried out.
-                raise StoreUnavailable("this server is closing: ask another, or this one again later", closing=True)
+                raise StoreUnavailable("this server is shutting down; call another one, or retry later", closing=True)
             if given.context is not None:
                 self._read_context(given)
             self._answer(FrameKind.RESULT, await handler(self, given))

@@ -73,7 +73,7 @@ class DoorCounts:
 
     async def run(self, clock: Clock) -> None:
         """Report once a second, until cancelled."""
-        await run_forever(self.report_once, Backoff("door-report"), clock, lambda: sleep_for(clock, _EVERY_MS))
+        await run_forever(self.report_once, Backoff("door_report"), clock, lambda: sleep_for(clock, _EVERY_MS))
 
     async def report_once(self) -> None:
         call = links.ReportCall(None, None, None, self._take_report())

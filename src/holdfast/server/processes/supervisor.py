@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.background import Backoff, sleep_for
 from holdfast.clock import Clock
 from holdfast.doors.identity import Identity
-from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.model.errors import Unavailable
 from holdfast.server.compose import Core
 from holdfast.server.doors.doors import LAST_S
 from holdfast.server.doors.ports import Ports
@@ -82,7 +82,7 @@ class DoorProcesses:
         """Replace a door process whenever it ends by itself."""
         assert self._links is not None
         assert self._reports is not None
-        backoff = Backoff("door-process", door_process=process.number)
+        backoff = Backoff("door_process", door_process=process.number)
         while True:
             code = await process.ended()
             if process.peer is not None:
@@ -100,7 +100,7 @@ class DoorProcesses:
             while not self._is_ending:
                 try:
                     await self._start(process)
-                except (HoldfastError, OSError) as error:
+                except Exception as error:
                     await sleep_for(clock, backoff.failed(error))
                 else:
                     backoff.succeeded()

@@ -25,7 +25,7 @@ def check_room_for_queue(tenant: str, quotas: Quotas, queues: int) -> None:
     """Raise `OverQuota` if the tenant may not have another queue."""
     if quotas.max_queues is not None and queues >= quotas.max_queues:
         raise OverQuota(
-            f"tenant {tenant} has {queues} queues, its maximum",
+            f"tenant {tenant} has {queues} queues, the maximum of its quota max_queues: delete a queue, or raise it",
             quota="max_queues",
             limit=quotas.max_queues,
         )

@@ -51,7 +51,7 @@ def test_a_database_of_any_order_is_migrated_whole_and_its_order_is_said(
 
     app(["db", "migrate", str(path)], standalone_mode=False)
 
-    assert f"fields were in the order {spelled(order)}\n" in capsys.readouterr().out
+    assert f"order of the fields in its values: {spelled(order)}\n" in capsys.readouterr().out
     assert f"order='{spelled(order)}'" in caplog.text
     with holdfast.open(str(path), durability="os") as hf:
         page = hf.queue().list(None, 1_000, payload=True)

@@ -172,8 +172,9 @@ def test_quotas_are_exact_across_shards_and_after_an_opening(filled: Path, tmp_p
         hf.queue("queue-5", tenant="acme").claim()[0].ack()
         hf.queue("queue-7", tenant="acme").enqueue(b"in its place")
         hf.queue("new", tenant="acme").set_policy(max_retries=1)
-        with pytest.raises(OverQuota, match="max_queues"):
+        with pytest.raises(OverQuota, match=r"7 queues.*max_queues") as refused:
             hf.queue("newer", tenant="acme").set_policy(max_retries=1)
+        assert refused.value.facts["quota"] == "max_queues"
 
 
 def test_a_queue_that_was_deleted_and_made_again_may_be_in_another_shard(tmp_path: Path) -> None:

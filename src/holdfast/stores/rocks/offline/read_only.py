@@ -46,7 +46,7 @@ class ReadOnlyStore(MergedReads):
         empty store."""
         super().__init__()
         self.path = Path(os.path.realpath(path))
-        self._gone = StoreUnavailable("this read-only store was closed: open it again")
+        self._closed_error = StoreUnavailable("this read-only store was closed: open it again")
         self._view: Path | None = None
         try:
             check_directory(self.path)
@@ -100,7 +100,7 @@ class ReadOnlyStore(MergedReads):
     def forked(self) -> None:
         """Drop the references to RocksDB in the forked child without closing it. The parent closes it and removes the
         temporary directory."""
-        self._gone = forked_error(f"the read-only store in {self.path}")
+        self._closed_error = forked_error(f"the read-only store in {self.path}")
         for each in (self._db, *self._families):
             never_free(each)
         self._db, self._families, self._view = None, [], None
