@@ -14,8 +14,8 @@ class Spec:
     """The part of a setting's declaration that its type and default do not say."""
 
     kind: Kind
-    group: str
     help: str
+    group: str
     # The default in words, where it depends on other settings or on the machine.
     default_text: str | None = None
     # Also a setting of `holdfast.open`.

@@ -6,6 +6,7 @@ A duration's field carries the unit (`shutdown_grace_ms`); its name does not (`s
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
@@ -51,11 +52,13 @@ def _path() -> Text:
     return Text("FILE", "a path")
 
 
-_STORE = "Store"
-_NETWORK = "Network"
-_IDENTITY = "Identity"
-_QUEUES = "Queues"
-_OPERATION = "Operation"
+# The groups of settings, as `--help` and docs/settings.md show them.
+_store = partial(Spec, group="Store")
+_embedded_store = partial(Spec, group="Store", is_embedded=True)
+_network = partial(Spec, group="Network")
+_identity = partial(Spec, group="Identity")
+_queues = partial(Spec, group="Queues", is_embedded=True)
+_operation = partial(Spec, group="Operation")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,346 +66,266 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     data: Annotated[
         str | None,
-        Spec(
-            Directory(), _STORE, "Directory of the embedded store. Created if it is missing.", default_text=DEFAULT_DATA
-        ),
+        _store(Directory(), "Directory of the embedded store. Created if it is missing.", default_text=DEFAULT_DATA),
     ] = None
     store: Annotated[
         str | None,
-        Spec(
+        _store(
             Url(
                 "memory://, postgres://…, file:///…, s3://…, az://…, gs://…, or a directory",
                 STORE_SCHEMES,
                 or_path=True,
             ),
-            _STORE,
-            "URL of the store, instead of `data`: `postgres://…` (several databases separated by commas), "
-            "`file:///dir`, `s3://bucket/prefix`, `az://…` or `gs://…` for an object store, or `memory://`.",
+            "URL of the store, instead of `data`: `postgres://…` (several databases separated by "
+            "commas), `file:///dir`, `s3://bucket/prefix`, `az://…` or `gs://…` for an object store, "
+            "or `memory://`.",
             default_text="the directory `data`",
         ),
     ] = None
     durability: Annotated[
         Literal["fsync", "os"],
-        Spec(
+        _embedded_store(
             Choice("fsync", "os"),
-            _STORE,
             "When a change is acknowledged: `fsync`, once it is on disk; `os`, once the operating system has it.",
-            is_embedded=True,
         ),
     ] = "fsync"
     shards: Annotated[
         int | None,
-        Spec(
+        _embedded_store(
             Integer(1, 64),
-            _STORE,
-            "Number of shards of a new directory, each with a database, a log and a writer of its own. "
-            "`holdfast db reshard` changes it later.",
+            "Number of shards of a new directory, each with a database, a log and a writer of its "
+            "own. `holdfast db reshard` changes it later.",
             default_text="1; an existing directory keeps its number",
-            is_embedded=True,
         ),
     ] = None
     checkpoint_bytes: Annotated[
         int,
-        Spec(
-            Size(),
-            _STORE,
-            "Memory that changes to a directory may take, approximately, before they are written to RocksDB.",
-            is_embedded=True,
+        _embedded_store(
+            Size(), "Memory that changes to a directory may take, approximately, before they are written to RocksDB."
         ),
     ] = 64 << 20
     shard_map: Annotated[
         Literal["slots", "fnv-mod"],
-        Spec(
+        _embedded_store(
             Choice("slots", "fnv-mod"),
-            _STORE,
             "How queues are spread over several databases: by the stored table of slots, or only by their hash.",
-            is_embedded=True,
         ),
     ] = "slots"
     redis_url: Annotated[
         str | None,
-        Spec(
+        _embedded_store(
             Url("a redis:// or rediss:// URL", ("redis", "rediss")),
-            _STORE,
             "URL of Redis for the fast path of a PostgreSQL store. Needs `wal_dir`.",
             default_text="none",
-            is_embedded=True,
         ),
     ] = None
     wal_dir: Annotated[
         str | None,
-        Spec(
+        _embedded_store(
             Directory(),
-            _STORE,
             "Directory of the fast path's write-ahead log, on a durable disk. Each server needs its own.",
             default_text="none",
-            is_embedded=True,
         ),
     ] = None
     on_redis_down: Annotated[
         Literal["fail", "direct"],
-        Spec(
+        _embedded_store(
             Choice("fail", "direct"),
-            _STORE,
             "While Redis is down: refuse enqueues (`fail`), or write them to PostgreSQL first (`direct`).",
-            is_embedded=True,
         ),
     ] = "fail"
     flusher: Annotated[
         Literal["server", "spark"],
-        Spec(
+        _embedded_store(
             Choice("server", "spark"),
-            _STORE,
             "Who moves messages from the log to PostgreSQL: this server, or the job `holdfast pipeline flush`.",
-            is_embedded=True,
         ),
     ] = "server"
     flush_interval_ms: Annotated[
-        int,
-        Spec(
-            Duration(),
-            _STORE,
-            "Maximum time until a message in the log is moved to PostgreSQL.",
-            is_embedded=True,
-        ),
+        int, _embedded_store(Duration(), "Maximum time until a message in the log is moved to PostgreSQL.")
     ] = 100
     flush_batch: Annotated[
         int,
-        Spec(
-            Integer(1, 10_000),
-            _STORE,
+        _embedded_store(
+            Integer(1, 10000),
             "Number of messages in the log that are moved at once, without waiting for `flush_interval`.",
-            is_embedded=True,
         ),
     ] = 50
     prefetch_batch: Annotated[
         int,
-        Spec(
-            Integer(0, 10_000),
-            _STORE,
+        _embedded_store(
+            Integer(0, 10000),
             "Maximum number of messages of a busy queue that are reserved ahead in Redis; 0 for none.",
-            is_embedded=True,
         ),
     ] = 50
-    journal_retention_ms: Annotated[
-        int, Spec(Duration(), _STORE, "How long the journal keeps events.", is_embedded=True)
-    ] = 7 * _DAY_MS
+    journal_retention_ms: Annotated[int, _embedded_store(Duration(), "How long the journal keeps events.")] = (
+        7 * _DAY_MS
+    )
     reopen_after_ms: Annotated[
         int,
-        Spec(
+        _embedded_store(
             Duration(),
-            _STORE,
             "Time until a store that a failed write has stopped is reopened. Doubles after each failure, up to 1m.",
-            is_embedded=True,
         ),
     ] = 5_000
 
-    host: Annotated[str, Spec(Text("HOST", "a host name or an address"), _NETWORK, "Address or name to listen on.")] = (
+    host: Annotated[str, _network(Text("HOST", "a host name or an address"), "Address or name to listen on.")] = (
         "127.0.0.1"
     )
-    port: Annotated[int, Spec(Integer(0, 65_535), _NETWORK, "Port to listen on; 0 for a free one.")] = 7077
+    port: Annotated[int, _network(Integer(0, 65535), "Port to listen on; 0 for a free one.")] = 7077
     allowed_hosts: Annotated[
         tuple[str, ...] | None,
-        Spec(
+        _network(
             HostNames(),
-            _NETWORK,
-            "Names that callers may use for the server (`Host`), besides loopback addresses, `localhost` and `host`; "
-            "`*` for any.",
+            "Names that callers may use for the server (`Host`), besides loopback addresses, "
+            "`localhost` and `host`; `*` for any.",
             default_text="none without identities; any with them",
         ),
     ] = None
     capnp_port: Annotated[
         int | None,
-        Spec(
-            Integer(0, 65_535),
-            _NETWORK,
+        _network(
+            Integer(0, 65535),
             "Port of the Cap'n Proto door, besides HTTP; 0 for a free one.",
             default_text="none: no such door",
         ),
     ] = None
     framed_port: Annotated[
         int | None,
-        Spec(
-            Integer(0, 65_535),
-            _NETWORK,
+        _network(
+            Integer(0, 65535),
             "Port of the framed protocol, besides HTTP, whose connections can be upgraded to it; 0 for a free one.",
             default_text="none: only by upgrade",
         ),
     ] = None
     processes: Annotated[
         int,
-        Spec(
+        _network(
             Integer(1, 64),
-            _NETWORK,
-            "Number of processes that serve callers. With more than one, they share the ports, and the store stays in "
-            "the process that was started.",
+            "Number of processes that serve callers. With more than one, they share the ports, and "
+            "the store stays in the process that was started.",
         ),
     ] = 1
     tls_cert: Annotated[
         str | None,
-        Spec(_path(), _NETWORK, "File of the certificate chain (PEM). Serves HTTPS.", default_text="none: plain HTTP"),
+        _network(_path(), "File of the certificate chain (PEM). Serves HTTPS.", default_text="none: plain HTTP"),
     ] = None
     tls_key: Annotated[
         str | None,
-        Spec(
-            _path(), _NETWORK, "File of the certificate's private key (PEM).", default_text="in the file of `tls_cert`"
-        ),
+        _network(_path(), "File of the certificate's private key (PEM).", default_text="in the file of `tls_cert`"),
     ] = None
 
     jwt_secret: Annotated[
         Secret | None,
-        Spec(
+        _identity(
             Secrets(),
-            _IDENTITY,
-            "Secret of HS256 tokens. Every user of the machine can see a flag: prefer the variable or "
-            "`jwt_secret_file`.",
+            "Secret of HS256 tokens. Every user of the machine can see a flag: prefer the variable or"
+            " `jwt_secret_file`.",
             default_text="none",
         ),
     ] = None
     jwt_secret_file: Annotated[
-        str | None, Spec(_path(), _IDENTITY, "File with the secret of HS256 tokens.", default_text="none")
+        str | None, _identity(_path(), "File with the secret of HS256 tokens.", default_text="none")
     ] = None
     jwt_keys: Annotated[
         str | None,
-        Spec(
+        _identity(
             Text("FILE|URL", "a path or an http(s) URL"),
-            _IDENTITY,
             "Public keys that verify tokens: a PEM file, a JWKS file, or a JWKS URL.",
             default_text="none",
         ),
     ] = None
     jwt_issuer: Annotated[
-        str | None, Spec(Text(), _IDENTITY, "Issuer (`iss`) that tokens must name.", default_text="any")
+        str | None, _identity(Text(), "Issuer (`iss`) that tokens must name.", default_text="any")
     ] = None
-    jwt_audience: Annotated[str, Spec(Text(), _IDENTITY, "Audience (`aud`) that tokens must name.")] = "holdfast"
+    jwt_audience: Annotated[str, _identity(Text(), "Audience (`aud`) that tokens must name.")] = "holdfast"
     tls_client_ca: Annotated[
         str | None,
-        Spec(
+        _identity(
             _path(),
-            _IDENTITY,
-            "File of the authorities (PEM) that sign client certificates. Unless tokens are configured, every client "
-            "must present a certificate.",
+            "File of the authorities (PEM) that sign client certificates. Unless tokens are "
+            "configured, every client must present a certificate.",
             default_text="none",
         ),
     ] = None
     mtls_tenants: Annotated[
         dict[str, str] | None,
-        Spec(
+        _identity(
             Grants(),
-            _IDENTITY,
             "Tenant, and scopes (`read+write`), of each client certificate, by its exact name (SAN).",
             default_text="none",
         ),
     ] = None
     metrics_token: Annotated[
         Secret | None,
-        Spec(
+        _identity(
             BearerTokens(),
-            _IDENTITY,
-            "Bearer token that permits only `GET /metrics`. Every user of the machine can see a flag: prefer the "
-            "variable or `metrics_token_file`.",
+            "Bearer token that permits only `GET /metrics`. Every user of the machine can see a flag:"
+            " prefer the variable or `metrics_token_file`.",
             default_text="none: an operator's token",
         ),
     ] = None
-    metrics_token_file: Annotated[
-        str | None, Spec(_path(), _IDENTITY, "File with `metrics_token`.", default_text="none")
-    ] = None
+    metrics_token_file: Annotated[str | None, _identity(_path(), "File with `metrics_token`.", default_text="none")] = (
+        None
+    )
     metrics_public: Annotated[
-        bool, Spec(Boolean(), _IDENTITY, "Let anyone read `GET /metrics`, which names every tenant and queue.")
+        bool, _identity(Boolean(), "Let anyone read `GET /metrics`, which names every tenant and queue.")
     ] = False
 
-    auto_create: Annotated[
-        bool, Spec(Boolean(), _QUEUES, "Create a queue with its first message.", is_embedded=True)
-    ] = True
-    max_payload: Annotated[int, Spec(Size(), _QUEUES, "Maximum size of a payload.", is_embedded=True)] = 1 << 20
+    auto_create: Annotated[bool, _queues(Boolean(), "Create a queue with its first message.")] = True
+    max_payload: Annotated[int, _queues(Size(), "Maximum size of a payload.")] = 1 << 20
     queue_max_consumers: Annotated[
         int,
-        Spec(
+        _queues(
             Integer(1, _MANY),
-            _QUEUES,
             "Maximum number of claims that wait at once. Further ones are refused with `rate_limited`.",
             default_text="64 for each processor, from 128 to 4096",
-            is_embedded=True,
         ),
     ] = msgspec.field(default_factory=_max_consumers)
     queue_poll_interval_ms: Annotated[
         int,
-        Spec(
-            Duration(),
-            _QUEUES,
-            "How often waiting claims poll a store that other servers share (PostgreSQL, objects).",
-            is_embedded=True,
-        ),
+        _queues(Duration(), "How often waiting claims poll a store that other servers share (PostgreSQL, objects)."),
     ] = 3_000
     queue_poll_jitter_ms: Annotated[
-        int,
-        Spec(
-            Duration(may_be_zero=True),
-            _QUEUES,
-            "Maximum random delay added to each poll; 0 for none.",
-            is_embedded=True,
-        ),
+        int, _queues(Duration(may_be_zero=True), "Maximum random delay added to each poll; 0 for none.")
     ] = 500
     queue_resilient_poll_interval_ms: Annotated[
         int,
-        Spec(
-            Duration(may_be_zero=True),
-            _QUEUES,
-            "How often waiting claims poll a store that also wakes them; 0 for never.",
-            is_embedded=True,
-        ),
+        _queues(Duration(may_be_zero=True), "How often waiting claims poll a store that also wakes them; 0 for never."),
     ] = 300_000
     disk_queue_watch: Annotated[
-        bool,
-        Spec(
-            Boolean(),
-            _QUEUES,
-            "Watch the directory of an object store on disk instead of polling it.",
-            is_embedded=True,
-        ),
+        bool, _queues(Boolean(), "Watch the directory of an object store on disk instead of polling it.")
     ] = True
     clock_skew_ms: Annotated[
         int,
-        Spec(
+        _queues(
             Duration(may_be_zero=True),
-            _QUEUES,
-            "Maximum difference of the clocks of processes that share an object store. Beyond it, a process claims "
-            "nothing.",
-            is_embedded=True,
+            "Maximum difference of the clocks of processes that share an object store. Beyond it, a "
+            "process claims nothing.",
         ),
     ] = 1_000
     disable_mem_queue_watch: Annotated[
-        bool,
-        Spec(
-            Boolean(),
-            _QUEUES,
-            "Poll the store in memory, as if it did not announce new messages.",
-            is_embedded=True,
-        ),
+        bool, _queues(Boolean(), "Poll the store in memory, as if it did not announce new messages.")
     ] = False
 
     shutdown_grace_ms: Annotated[
         int,
-        Spec(
-            Duration(may_be_zero=True),
-            _OPERATION,
-            "Maximum time for a server that is stopping to finish the calls under way.",
+        _operation(
+            Duration(may_be_zero=True), "Maximum time for a server that is stopping to finish the calls under way."
         ),
     ] = 30_000
     log_format: Annotated[
         Literal["console", "json"] | None,
-        Spec(
+        _operation(
             Choice("console", "json"),
-            _OPERATION,
             "Format of the log lines on stderr.",
             default_text="`console` on a terminal, else `json`",
         ),
     ] = None
     metrics_max_labels: Annotated[
         int,
-        Spec(
+        _operation(
             Integer(1, _MANY),
-            _OPERATION,
             "Maximum number of queues with their own metrics. The others are counted together as `other`.",
         ),
     ] = 1_000

@@ -63,7 +63,7 @@ def test_help_has_every_setting_in_its_group(run: Callable[..., Any], monkeypatc
     for setting in SETTINGS.values():
         assert setting.flag in ran.out
         assert setting.spec.group in ran.out
-    assert "Default: 30s" in ran.out
+    assert "[default: 30s]" in ran.out
 
 
 def test_a_wrong_flag_is_usage_with_its_name(run: Callable[..., Any]) -> None:

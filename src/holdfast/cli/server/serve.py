@@ -21,7 +21,10 @@ _NO = {f"--no-{flag.removeprefix('--')}": flag for flag in _BOOLEANS}
 
 
 class ServeCommand(QuickCommand):
-    """A boolean's flag may stand alone, or as `--no-…`: the parser knows only flags with a value."""
+    """A command that accepts the flag of a boolean without a value, and as `--no-…`.
+
+    The parser itself knows only flags with a value.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         written: list[str] = []
@@ -36,11 +39,11 @@ class ServeCommand(QuickCommand):
 
 
 def serve(config: str | None, print_settings: bool, **given: str | None) -> None:
-    """Serve queues over HTTP to other programs.
+    """Serve queues to other programs.
 
     Every setting is a flag, a variable (`--queue-poll-interval` is `HOLDFAST_QUEUE_POLL_INTERVAL`) and a key of the
-    TOML file that `--config` names; the first of these that gives a setting decides. Without identities the server
-    listens on loopback only. SIGTERM or Ctrl-C ends it in order, a second one at once.
+    TOML file that `--config` names, in this order of precedence. Without identities the server listens on loopback
+    only. SIGTERM or Ctrl-C stops it after the calls under way; a second signal stops it at once.
     """
     try:
         raise typer.Exit(
@@ -70,7 +73,7 @@ def _serve(config: str | None, print_settings: bool, flags: dict[str, str]) -> i
     try:
         return run(loaded.settings, announce=typer.echo, warnings=loaded.warnings)
     except InvalidArgument as error:
-        # Found out only at the start, by somebody who no longer knows where the setting came from.
+        # The error was found at the start, where the origin of the setting is no longer known.
         name = error.facts.get("setting")
         if name not in loaded.origins:
             raise
@@ -88,7 +91,7 @@ def _parameters() -> list[inspect.Parameter]:
             "print_settings",
             Annotated[
                 bool,
-                typer.Option("--print-settings", help="Print the settings in force and where each comes from; exit."),
+                typer.Option("--print-settings", help="Print the settings in force with their origins, and exit."),
             ],
             False,
         ),
@@ -108,12 +111,12 @@ def setting_option(setting: Setting) -> Any:
     return typer.Option(
         setting.flag,
         metavar=setting.kind.metavar,
-        help=f"{setting.spec.help} Default: {setting.default_text}",
+        help=f"{setting.spec.help} [default: {setting.default_text}]",
         rich_help_panel=setting.spec.group,
         show_default=False,
     )
 
 
-# typer reads a command's parameters from its signature: this one's are the settings.
-serve.__signature__ = inspect.Signature(_parameters())  # type: ignore[attr-defined]
+# typer reads the options of a command from its signature. This command's options are the settings.
+serve.__signature__ = inspect.Signature(_parameters())  # type: ignore[attr-defined]  # functions take attributes
 serve.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters()}

@@ -32,7 +32,7 @@ _NO_HEADERS: Mapping[bytes, bytes] = {}
 _log = logging.getLogger("holdfast")
 
 
-class CallerLeft(Exception):
+class ConnectionLost(Exception):
     """The connection is lost, so the call needs no response."""
 
 
@@ -189,7 +189,7 @@ class FramedCall:
             if given.context is not None:
                 self._read_context(given)
             self._answer(FrameKind.RESULT, await handler(self, given))
-        except CallerLeft:
+        except ConnectionLost:
             outcome = "left"
         except asyncio.CancelledError:
             outcome = "left"
@@ -255,7 +255,7 @@ class FramedCall:
     async def wait(self, work: Coroutine[Any, Any, T], *, measured_as: str | None = None) -> T | None:
         """Return the result of something that may take long; None if the caller cancels the call meanwhile.
 
-        Raise `CallerLeft` if the connection is lost meanwhile. Work that is cut off while it waits undoes itself.
+        Raise `ConnectionLost` if the connection is lost meanwhile. Work that is cut off while it waits undoes itself.
         `measured_as` is the name of the operation if it does not end at once.
         """
         connection = self.connection
@@ -280,9 +280,9 @@ class FramedCall:
             del working
 
     def _is_left(self) -> bool:
-        """Return whether the caller has cancelled this call; raise `CallerLeft` if it is gone."""
+        """Return whether the caller has cancelled this call; raise `ConnectionLost` if it is gone."""
         if self.connection.is_lost:
-            raise CallerLeft
+            raise ConnectionLost
         return self.is_cancelled
 
 

@@ -237,13 +237,13 @@ class Buffer:
         failure: Exception | None = None
         for shard in list(self._shards):
             try:
-                await self._flush_lane(shard)
+                await self._flush_shard(shard)
             except Exception as error:
                 failure = error
         if failure is not None:
             raise failure
 
-    async def _flush_lane(self, shard: int) -> None:
+    async def _flush_shard(self, shard: int) -> None:
         state = self._shards[shard]
         last = state.waiting[-1].position if state.waiting else None
         while last is not None and state.landed_below.get(last.epoch, -1) <= last.number:
@@ -283,7 +283,7 @@ class Buffer:
         """Land this server's buffered calls of the queue."""
         for number in {shard, *self._shards}:  # the queue may have been on another database when the call was logged
             if ref in self._shards[number].refs:
-                await self._flush_lane(number)
+                await self._flush_shard(number)
 
     async def land_held(self, ref: QueueRef, held: list[tuple[WalPosition, bytes]]) -> None:
         """Land calls of a queue that were found in Redis."""
