@@ -38,8 +38,10 @@ demo: $(BASE) ## run producers and workers through an embedded queue for ten sec
 test: static services ## format, lint, types, import directions and every test but the proofs
 	$(PY) -m pytest -m "not proof" -n $(JOBS) --dist loadgroup $(ARGS)
 
-check: static compiler ## format, lint, types, import directions and the fast tests that need no database
-	HOLDFAST_NO_SERVICES=1 $(PY) -m pytest -m "not proof and not slow and not services" -n $(JOBS) --dist loadgroup $(ARGS)
+# Branch coverage of model, dispatch and service is measured only if all tests run (pyproject.toml has the bound).
+check: static compiler ## format, lint, types, import directions, the fast tests that need no database, and coverage
+	HOLDFAST_NO_SERVICES=1 $(PY) -m pytest -m "not proof and not slow and not services" -n $(JOBS) --dist loadgroup \
+	  $(if $(ARGS),$(ARGS),--cov)
 
 bench: $(READY) ## measure the speed ratios
 	@$(PY) -m bench $(ARGS)
@@ -48,7 +50,7 @@ proof: services ## fault and soak runs with large numbers; writes docs/proof.md
 	$(PY) -m tests.proof --scale $(SCALE) $(ARGS)
 
 clean: ## remove .venv, caches and build output
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .coverage build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@for dir in src tests bench examples; do \
 	  if [ -d "$$dir" ]; then find "$$dir" -name __pycache__ -type d -prune -exec rm -rf {} +; fi; \
 	done
