@@ -11,6 +11,7 @@ even so, or in the log that its next start reads. A server that could not finish
 import asyncio
 import logging
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 from holdfast.clock import SystemClock
 from holdfast.dice import SystemDice
 from holdfast.doors.identity import Identity
+from holdfast.model.errors import InvalidArgument
 from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core, make_store
 from holdfast.server.doors.doors import LAST_S, Doors, MakeDoor
@@ -120,6 +122,10 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
 
 def _bind_ports(settings: Settings) -> Ports:
     """Bind the ports of the doors, so that door processes of this server can bind them too."""
+    if settings.processes > 1 and not hasattr(socket, "SO_REUSEPORT"):
+        raise InvalidArgument(
+            "processes: this system cannot share a port between processes: give 1", setting="processes"
+        )
     ports = Ports(settings)
     if settings.processes == 1:
         return ports

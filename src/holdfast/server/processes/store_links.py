@@ -10,6 +10,7 @@ from holdfast.doors.framed.connection import FramedConnection, RefusedFrame
 from holdfast.doors.framed.door import FramedDoor
 from holdfast.doors.framed.reading import NotMessagePack
 from holdfast.doors.identity import Open
+from holdfast.model.errors import Unavailable
 from holdfast.model.names import QueueRef
 from holdfast.server.doors.backend import Backend
 from holdfast.server.processes.link_handlers import handler_of_link
@@ -56,8 +57,13 @@ class StoreLinks(FramedDoor):
         self._callers: dict[bytes, Session] = {}
 
     async def listen(self, path: str) -> None:
-        """Listen on a Unix socket that only this user can reach."""
-        self._servers.append(await self.loop.create_unix_server(self.connect, path))
+        """Listen on a Unix socket that only this user can reach. Raise `Unavailable` if that is not possible."""
+        try:
+            self._servers.append(await self.loop.create_unix_server(self.connect, path))
+        except OSError as error:  # a path of more than about 100 bytes, for one
+            raise Unavailable(
+                f"the socket {path} for the door processes cannot be made: {error}; set TMPDIR to another directory"
+            ) from None
         os.chmod(path, 0o600)
 
     def connect(self) -> FramedConnection:
