@@ -179,7 +179,7 @@ class WorkRules(QueueChecks):
         verdict=st.sampled_from(["ack", "release", "extend"]),
     )
     def settle_with_a_forged_receipt(self, pick: int, part: str, verdict: str) -> None:
-        """Settle with a receipt of which one part is wrong."""
+        """Settle with a receipt that has one wrong part."""
         delivery = self._pick(pick, stale=False)
         receipt = Receipt.parse(delivery.receipt)
         token = bytes([receipt.token[0] ^ 1]) + receipt.token[1:]
