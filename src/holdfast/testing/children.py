@@ -16,8 +16,8 @@ from holdfast.clock import steady_s
 PATIENCE_S = 60.0
 
 
-class Ended(msgspec.Struct, kw_only=True):
-    """The end of a child process: with a result, an error (a traceback) or a signal.
+class ChildResult(msgspec.Struct, kw_only=True):
+    """The way in which a child process ended: with a result, an error (a traceback) or a signal.
 
     `hangs` is true for a child that had not ended in time and was killed for it.
     """
@@ -32,7 +32,7 @@ class Ended(msgspec.Struct, kw_only=True):
         return self.signal == signal.SIGKILL and not self.hangs
 
 
-def in_child(function: Callable[[], Any], patience_s: float = PATIENCE_S) -> Ended:
+def in_child(function: Callable[[], Any], patience_s: float = PATIENCE_S) -> ChildResult:
     """Call the function in a forked child process and return how the child ended.
 
     The function's result must be encodable as JSON. A child that takes longer than `patience_s` seconds is killed.
@@ -54,8 +54,12 @@ def in_child(function: Callable[[], Any], patience_s: float = PATIENCE_S) -> End
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
-        return Ended(signal=os.WTERMSIG(status), hangs=hangs)
-    return msgspec.json.decode(report, type=Ended) if report else Ended(error="the child ended without a result")
+        return ChildResult(signal=os.WTERMSIG(status), hangs=hangs)
+    return (
+        msgspec.json.decode(report, type=ChildResult)
+        if report
+        else ChildResult(error="the child ended without a result")
+    )
 
 
 def _run_child(function: Callable[[], Any], writing: int) -> None:
@@ -65,9 +69,9 @@ def _run_child(function: Callable[[], Any], writing: int) -> None:
     """
     try:
         try:
-            ended = Ended(result=function())
+            ended = ChildResult(result=function())
         except BaseException:
-            ended = Ended(error=traceback.format_exc())
+            ended = ChildResult(error=traceback.format_exc())
         report = msgspec.json.encode(ended)
         while report:
             report = report[os.write(writing, report) :]

@@ -32,7 +32,7 @@ _CHUNK = 64 << 10
 # A connection is idle when no part of a reply has passed for this long.
 _IDLE_S = 0.002
 # Bytes of a slow request that are sent at a time. A request still completes in a test that waits for it.
-_LORIS_BYTES = 16
+_SLOW_REQUEST_BYTES = 16
 # With this value of SO_LINGER, closing a socket sends RST instead of FIN and drops unsent bytes.
 _NO_LINGER = struct.pack("ii", 1, 0)
 
@@ -202,8 +202,8 @@ class FaultProxy:
                 await _send(link.server, data[: _half(data)])
                 self._cut(link)
             case Fault(kind=NetworkFaultKind.SLOW_LORIS, ms=ms):
-                for at in range(0, len(data), _LORIS_BYTES):
-                    await _send(link.server, data[at : at + _LORIS_BYTES], delay_s=ms / 1_000)
+                for at in range(0, len(data), _SLOW_REQUEST_BYTES):
+                    await _send(link.server, data[at : at + _SLOW_REQUEST_BYTES], delay_s=ms / 1_000)
             case fault:
                 await _send(link.server, data, delay_s=_delay_s(fault, data))
 

@@ -64,7 +64,7 @@ class WorkRules(QueueChecks):
 
     @precondition(lambda self: self.model.records)
     @rule(pick=choices.picks, limit=choices.limits, lease_ms=choices.leases, with_state=st.booleans())
-    def claim_where_something_is(self, pick: int, limit: int, lease_ms: int | None, with_state: bool) -> None:
+    def claim_where_messages_are(self, pick: int, limit: int, lease_ms: int | None, with_state: bool) -> None:
         self._claim(self._pick_record(pick).ref, limit, lease_ms, with_state)
 
     @precondition(lambda self: self.model.instants(self._now))
@@ -154,9 +154,9 @@ class WorkRules(QueueChecks):
     def settle_at_the_end(self, pick: int, off_ms: int, by_ttl: bool, verdict: str) -> None:
         """Settle at the end of the lease or of the TTL, or 1 ms before it."""
         held = [record for record in self.model.records.values() if record.receipt]
-        mortal = [record for record in held if record.expires_at] if by_ttl else []
-        record = (mortal or held)[pick % len(mortal or held)]
-        ends_at = record.expires_at if mortal and record.expires_at else record.lease_expires_at
+        expiring = [record for record in held if record.expires_at] if by_ttl else []
+        record = (expiring or held)[pick % len(expiring or held)]
+        ends_at = record.expires_at if expiring and record.expires_at else record.lease_expires_at
         self.clock.step_to(max(self._now, ends_at + off_ms))
         self._settle(verdict, [delivery for delivery in self.deliveries if delivery.receipt == record.receipt])
 
