@@ -26,6 +26,7 @@ UNCLEAR_MODULES = frozenset({"utils", "helpers", "manager", "base", "common", "m
 SLEEPS = {
     "clock.py": "the clock itself",
     "runtime.py": "the clock's alarms in threads",
+    "testing/proxy.py": "the fault proxy delays bytes of real sockets in real time",
 }
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef

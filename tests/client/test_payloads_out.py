@@ -17,7 +17,7 @@ from holdfast.client.payloads.part_reader import PART, PayloadCursor, opened, wr
 from holdfast.model.answers import Delivery
 from holdfast.model.message import Pieces, Receipt
 from holdfast.testing import ManualClock
-from holdfast.testing.proxy import Fault, FaultProxy, Kind
+from holdfast.testing.proxy import Fault, FaultProxy, NetworkFaultKind
 from tests.client.large import PATIENCE_S
 from tests.doors.serving import Server
 
@@ -230,10 +230,10 @@ async def test_a_payload_whose_connection_is_cut_goes_on_where_it_was(server: Se
         read = b""
         async for part in message.chunks():
             read += part
-            proxy.heal()
-            proxy.strike(*[Fault(Kind.CUT_BEFORE_REPLY)] * answers)
+            proxy.stop_faults()
+            proxy.inject(*[Fault(NetworkFaultKind.CUT_BEFORE_REPLY)] * answers)
         assert read == PAYLOAD
-        proxy.heal()
+        proxy.stop_faults()
         async for _ in message.chunks():
             await proxy.cut()
         assert await message.load() == PAYLOAD
@@ -242,19 +242,19 @@ async def test_a_payload_whose_connection_is_cut_goes_on_where_it_was(server: Se
 async def test_a_part_that_was_cut_in_the_middle_is_asked_for_again(server: Server) -> None:
     async with FaultProxy(server.url) as proxy, holdfast.open_async(proxy.url) as hf:
         message = await claimed(hf)
-        proxy.strike(Fault(Kind.CUT_IN_REPLY))
+        proxy.inject(Fault(NetworkFaultKind.CUT_IN_REPLY))
         assert await asyncio.wait_for(message.load(), PATIENCE_S) == PAYLOAD
-        assert proxy.faults[Kind.CUT_IN_REPLY] == 1
+        assert proxy.faults[NetworkFaultKind.CUT_IN_REPLY] == 1
         assert proxy.connections > 1
 
 
 async def test_a_server_that_stays_away_is_named(server: Server) -> None:
     async with FaultProxy(server.url) as proxy, holdfast.open_async(proxy.url, retries=1) as hf:
         message = await claimed(hf)
-        proxy.strike(*[Fault(Kind.CUT_BEFORE_REPLY)] * 1_000)
+        proxy.inject(*[Fault(NetworkFaultKind.CUT_BEFORE_REPLY)] * 1_000)
         with pytest.raises(holdfast.StoreUnavailable, match="did not answer"):
             await message.load()
-        proxy.heal()
+        proxy.stop_faults()
         assert await message.load() == PAYLOAD
 
 

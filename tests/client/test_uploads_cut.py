@@ -13,7 +13,7 @@ import holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.payloads.part_reader import PART
 from holdfast.client.queue import AsyncQueue
-from holdfast.testing.proxy import Fault, FaultProxy, Kind
+from holdfast.testing.proxy import Fault, FaultProxy, NetworkFaultKind
 from tests.client.answering import answering
 from tests.client.large import PATIENCE_S, staged
 from tests.doors.serving import Server
@@ -114,12 +114,12 @@ OVER_HTTP = pytest.mark.parametrize("server", ["http"], indirect=True)
 async def test_an_upload_whose_answer_was_lost_says_that_its_outcome_is_unknown(
     server: Server, proxy: FaultProxy, q: AsyncQueue
 ) -> None:
-    proxy.strike(Fault(Kind.CUT_BEFORE_REPLY))
+    proxy.inject(Fault(NetworkFaultKind.CUT_BEFORE_REPLY))
     with pytest.raises(holdfast.StoreUnavailable, match="may have been carried out") as lost:
         await q.upload(io.BytesIO(PAYLOAD))
     assert lost.value.facts["outcome"] == "unknown"
     assert (await q.stats()).ready == 1
-    proxy.strike(Fault(Kind.CUT_BEFORE_REPLY))
+    proxy.inject(Fault(NetworkFaultKind.CUT_BEFORE_REPLY))
     with pytest.raises(holdfast.StoreUnavailable, match="safe to retry") as lost:
         await q.upload([PAYLOAD], key="k")
     assert lost.value.facts["outcome"] == "unknown"
@@ -134,7 +134,7 @@ async def test_an_upload_with_a_key_whose_answer_was_lost_is_repeated_and_enqueu
 ) -> None:
     path = tmp_path / "payload"
     path.write_bytes(PAYLOAD)
-    proxy.strike(*[Fault(Kind.CUT_BEFORE_REPLY)] * 2)
+    proxy.inject(*[Fault(NetworkFaultKind.CUT_BEFORE_REPLY)] * 2)
     id = await q.upload(path, key="k")
     assert id.duplicate
     assert sent(server) == 3
@@ -161,7 +161,7 @@ async def test_an_upload_to_a_server_that_stays_away_is_given_up(server: Server,
 async def test_a_server_that_says_nothing_is_waited_for_no_longer_than_the_timeout(proxy: FaultProxy) -> None:
     async with holdfast.open_async(proxy.url, timeout=1, retries=0) as hf:
         for payload in (b"small", bytes(15 << 20)):  # the answer does not come, or there is no room for more
-            proxy.strike(Fault(Kind.SILENCE))
+            proxy.inject(Fault(NetworkFaultKind.SILENCE))
             with pytest.raises(holdfast.StoreUnavailable, match="no response within"):
                 await hf.queue("q").upload([payload])
 

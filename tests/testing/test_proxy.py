@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from holdfast.testing.proxy import Fault, FaultProxy, Kind, scripted, seeded
+from holdfast.testing.proxy import Fault, FaultProxy, NetworkFaultKind, scripted, seeded
 
 HANG_S = 30
 REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\n0123456789"
@@ -104,13 +104,15 @@ async def test_the_client_s_half_close_is_passed_on_and_the_reply_still_comes(up
 @pytest.mark.parametrize(
     ("kind", "arrived", "came"),
     [
-        (Kind.CUT_BEFORE_REQUEST, b"", b""),
-        (Kind.CUT_IN_REQUEST, REQUEST[:-5], b""),
-        (Kind.CUT_BEFORE_REPLY, REQUEST, b""),
-        (Kind.CUT_IN_REPLY, REQUEST, REPLY[:-5]),
+        (NetworkFaultKind.CUT_BEFORE_REQUEST, b"", b""),
+        (NetworkFaultKind.CUT_IN_REQUEST, REQUEST[:-5], b""),
+        (NetworkFaultKind.CUT_BEFORE_REPLY, REQUEST, b""),
+        (NetworkFaultKind.CUT_IN_REPLY, REQUEST, REPLY[:-5]),
     ],
 )
-async def test_a_cut_comes_where_its_name_says(upstream: Upstream, kind: Kind, arrived: bytes, came: bytes) -> None:
+async def test_a_cut_happens_where_its_name_says(
+    upstream: Upstream, kind: NetworkFaultKind, arrived: bytes, came: bytes
+) -> None:
     async with FaultProxy(upstream.url, scripted({(0, 0): Fault(kind)})) as proxy:
         client = await connect(proxy)
         assert await client.ask() == came
@@ -121,8 +123,8 @@ async def test_a_cut_comes_where_its_name_says(upstream: Upstream, kind: Kind, a
         client.writer.close()
 
 
-async def test_a_reset_comes_once_the_reply_is_through(upstream: Upstream) -> None:
-    async with FaultProxy(upstream.url, scripted({(0, 0): Fault(Kind.RESET)})) as proxy:
+async def test_a_reset_follows_the_whole_reply(upstream: Upstream) -> None:
+    async with FaultProxy(upstream.url, scripted({(0, 0): Fault(NetworkFaultKind.RESET)})) as proxy:
         client = await connect(proxy)
         assert await client.ask() == REPLY
         with pytest.raises(ConnectionResetError) as refused:
@@ -132,11 +134,13 @@ async def test_a_reset_comes_once_the_reply_is_through(upstream: Upstream) -> No
         client.writer.close()
 
 
-async def test_a_silent_connection_passes_nothing_and_tells_nobody(upstream: Upstream) -> None:
-    async with FaultProxy(upstream.url, scripted({(0, 0): Fault(Kind.SILENCE)}), forget_s=0.05) as proxy:
+async def test_a_silent_connection_passes_nothing_and_signals_no_end(upstream: Upstream) -> None:
+    async with FaultProxy(
+        upstream.url, scripted({(0, 0): Fault(NetworkFaultKind.SILENCE)}), half_open_timeout_s=0.05
+    ) as proxy:
         client = await connect(proxy)
         asking = asyncio.create_task(client.ask())
-        await until(lambda: proxy.faults == {Kind.SILENCE: 1})
+        await until(lambda: proxy.faults == {NetworkFaultKind.SILENCE: 1})
         client.writer.write_eof()
         await asyncio.sleep(0)
         assert not asking.done()
@@ -146,8 +150,12 @@ async def test_a_silent_connection_passes_nothing_and_tells_nobody(upstream: Ups
         client.writer.close()
 
 
-async def test_without_replies_the_server_answers_and_hears_nothing_of_the_client_s_end(upstream: Upstream) -> None:
-    async with FaultProxy(upstream.url, scripted({(0, 0): Fault(Kind.NO_REPLY)}), forget_s=0.05) as proxy:
+async def test_without_replies_the_server_does_not_learn_that_the_client_has_closed(
+    upstream: Upstream,
+) -> None:
+    async with FaultProxy(
+        upstream.url, scripted({(0, 0): Fault(NetworkFaultKind.NO_REPLY)}), half_open_timeout_s=0.05
+    ) as proxy:
         client = await connect(proxy)
         client.writer.write(REQUEST)
         await until(lambda: upstream.answered == 1)
@@ -157,8 +165,11 @@ async def test_without_replies_the_server_answers_and_hears_nothing_of_the_clien
         await until(lambda: len(upstream.ends) == 1)  # forgotten
 
 
-async def test_latency_and_bandwidth_hold_up_and_lose_nothing(upstream: Upstream) -> None:
-    slow = {(0, 0): Fault(Kind.LATENCY, ms=5), (1, 0): Fault(Kind.BANDWIDTH, bytes_per_s=10_000)}
+async def test_latency_and_bandwidth_delay_bytes_and_lose_none(upstream: Upstream) -> None:
+    slow = {
+        (0, 0): Fault(NetworkFaultKind.LATENCY, ms=5),
+        (1, 0): Fault(NetworkFaultKind.BANDWIDTH, bytes_per_s=10_000),
+    }
     async with FaultProxy(upstream.url, scripted(slow)) as proxy:
         loop = asyncio.get_running_loop()
         for least_s in (0.010, 2 * len(REPLY) / 10_000 * 0.9):
@@ -170,15 +181,15 @@ async def test_latency_and_bandwidth_hold_up_and_lose_nothing(upstream: Upstream
 
 
 async def test_a_slow_loris_sends_its_request_in_small_pieces(upstream: Upstream) -> None:
-    async with FaultProxy(upstream.url, scripted({(0, 0): Fault(Kind.SLOW_LORIS, ms=1)})) as proxy:
+    async with FaultProxy(upstream.url, scripted({(0, 0): Fault(NetworkFaultKind.SLOW_LORIS, ms=1)})) as proxy:
         client = await connect(proxy)
         assert await client.ask() == REPLY
         assert upstream.pieces >= 3
         client.writer.close()
 
 
-async def test_a_scripted_fault_meets_its_own_exchange_alone(upstream: Upstream) -> None:
-    async with FaultProxy(upstream.url, scripted({(1, 2): Fault(Kind.CUT_BEFORE_REPLY)})) as proxy:
+async def test_a_scripted_fault_applies_only_to_its_own_exchange(upstream: Upstream) -> None:
+    async with FaultProxy(upstream.url, scripted({(1, 2): Fault(NetworkFaultKind.CUT_BEFORE_REPLY)})) as proxy:
         first, second = await connect(proxy), await connect(proxy)
         assert [await first.ask() for _ in range(4)] == [REPLY] * 4
         assert [await second.ask() for _ in range(3)] == [REPLY, REPLY, b""]
@@ -186,11 +197,11 @@ async def test_a_scripted_fault_meets_its_own_exchange_alone(upstream: Upstream)
         second.writer.close()
 
 
-async def test_a_struck_fault_meets_the_next_exchange_of_whichever_connection(upstream: Upstream) -> None:
+async def test_an_injected_fault_applies_to_the_next_exchange_on_any_connection(upstream: Upstream) -> None:
     async with FaultProxy(upstream.url) as proxy:
         client = await connect(proxy)
         assert await client.ask() == REPLY
-        proxy.strike(Fault(Kind.CUT_BEFORE_REPLY), Fault(Kind.CUT_BEFORE_REQUEST))
+        proxy.inject(Fault(NetworkFaultKind.CUT_BEFORE_REPLY), Fault(NetworkFaultKind.CUT_BEFORE_REQUEST))
         assert await client.ask() == b""
         client.writer.close()
         for came in (b"", REPLY):
@@ -199,19 +210,19 @@ async def test_a_struck_fault_meets_the_next_exchange_of_whichever_connection(up
             client.writer.close()
 
 
-async def test_once_healed_nothing_goes_wrong(upstream: Upstream) -> None:
+async def test_after_stop_faults_exchanges_pass_whole(upstream: Upstream) -> None:
     async with FaultProxy(
-        upstream.url, lambda connection, exchange: Fault(Kind.CUT_BEFORE_REPLY) if exchange else None
+        upstream.url, lambda connection, exchange: Fault(NetworkFaultKind.CUT_BEFORE_REPLY) if exchange else None
     ) as proxy:
         client = await connect(proxy)
         assert await client.ask() == REPLY
-        proxy.strike(Fault(Kind.RESET))
-        proxy.heal()
+        proxy.inject(Fault(NetworkFaultKind.RESET))
+        proxy.stop_faults()
         assert [await client.ask() for _ in range(3)] == [REPLY] * 3
         client.writer.close()
 
 
-async def test_a_server_that_is_not_there_ends_the_connection() -> None:
+async def test_a_connection_ends_when_the_server_does_not_listen() -> None:
     async with FaultProxy("http://127.0.0.1:1") as proxy:
         client = await connect(proxy)
         assert await client.hear() == b""
@@ -225,7 +236,7 @@ def test_a_seed_gives_the_same_faults_again_and_all_kinds() -> None:
 
     assert planned(7) == planned(7)
     assert planned(7) != planned(8)
-    assert {fault.kind for fault in planned(7) if fault is not None} == set(Kind)
+    assert {fault.kind for fault in planned(7) if fault is not None} == set(NetworkFaultKind)
     assert 600 < planned(7).count(None) < 800
 
 

@@ -11,7 +11,7 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.message import State
 from holdfast.testing import ManualClock
-from holdfast.testing.proxy import Fault, FaultProxy, Kind
+from holdfast.testing.proxy import Fault, FaultProxy, NetworkFaultKind
 from holdfast.worker.outcomes import Outcome, OutcomeKind
 from tests.doors.capnp_serving import serve_capnp
 from tests.doors.framed.serving import serve_framed
@@ -173,7 +173,7 @@ class Crossing:
         async def handle(number: int) -> None:
             self.handled.append(number)
             if self.handled == [1]:
-                proxy.strike(fault)
+                proxy.inject(fault)
 
         @worker.after
         def note(message: holdfast.Message, outcome: Outcome) -> None:
@@ -187,7 +187,7 @@ async def test_an_exchange_whose_answer_is_lost_acks_once_and_its_message_comes_
     q = hf.queue("q")
     await q.set_policy(keep_succeeded_ms=keep_ms)
     async with FaultProxy(server.url) as proxy:
-        crossing = Crossing(proxy, clock, Fault(Kind.CUT_BEFORE_REPLY))
+        crossing = Crossing(proxy, clock, Fault(NetworkFaultKind.CUT_BEFORE_REPLY))
         await q.enqueue([1, 2])
         async with crossing.worker:
             await until(lambda: 1 in crossing.outcomes)
@@ -202,9 +202,9 @@ async def test_an_exchange_whose_answer_is_lost_acks_once_and_its_message_comes_
     assert (stats.ready, stats.in_flight, stats.failed) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("kind", [Kind.CUT_BEFORE_REQUEST, Kind.CUT_IN_REQUEST])
+@pytest.mark.parametrize("kind", [NetworkFaultKind.CUT_BEFORE_REQUEST, NetworkFaultKind.CUT_IN_REQUEST])
 async def test_an_exchange_that_did_not_arrive_is_sent_again(
-    server: Server, hf: AsyncHoldfast, clock: ManualClock, kind: Kind
+    server: Server, hf: AsyncHoldfast, clock: ManualClock, kind: NetworkFaultKind
 ) -> None:
     q = hf.queue("q")
     async with FaultProxy(server.url) as proxy:

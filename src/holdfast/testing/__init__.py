@@ -1,6 +1,7 @@
-"""For our tests and our users': a clock moved by hand, handlers under test, the store laws, the fault store.
+"""Test tools for this project and its users: a manual clock, handler tests, store laws, a fault store, a fault proxy.
 
-`holdfast.testing.proxy` has a network that fails as it is told.
+Nothing here may be imported by code that runs in production, nor import `holdfast.cli`.
+Start in `handlers.py` to test a worker, in `laws/` to test a store and in `proxy.py` to test against a failing network.
 """
 
 from holdfast.dice import SeededDice

@@ -1,4 +1,4 @@
-"""Functions called in forked children, of which the caller learns how they ended."""
+"""Calls in forked child processes, with the result or the way in which the child ended."""
 
 import os
 import select
@@ -12,12 +12,15 @@ import msgspec
 
 from holdfast.clock import steady_s
 
-# No child on small stores takes this long, unless it never ends.
+# In seconds. A child that works on a small store takes longer only if it hangs.
 PATIENCE_S = 60.0
 
 
-class Ended(msgspec.Struct, kw_only=True):
-    """How a child ended: by itself with a result, by an error, by a signal, or never."""
+class ChildResult(msgspec.Struct, kw_only=True):
+    """The way in which a child process ended: with a result, an error (a traceback) or a signal.
+
+    `hangs` is true for a child that had not ended in time and was killed for it.
+    """
 
     result: Any = None
     error: str | None = None
@@ -29,11 +32,14 @@ class Ended(msgspec.Struct, kw_only=True):
         return self.signal == signal.SIGKILL and not self.hangs
 
 
-def in_child(function: Callable[[], Any], patience_s: float = PATIENCE_S) -> Ended:
-    """Call the function in a child of its own."""
+def in_child(function: Callable[[], Any], patience_s: float = PATIENCE_S) -> ChildResult:
+    """Call the function in a forked child process and return how the child ended.
+
+    The function's result must be encodable as JSON. A child that takes longer than `patience_s` seconds is killed.
+    """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # Python warns of threads that stay behind. They may: what the child does without them is what is tested.
+        # Python warns that the child lacks the parent's threads. The tests are about that situation.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
@@ -41,38 +47,45 @@ def in_child(function: Callable[[], Any], patience_s: float = PATIENCE_S) -> End
         _run_child(function, writing)
     os.close(writing)
     try:
-        said, hangs = _read_all(reading, steady_s() + patience_s)
+        report, hangs = _read_all(reading, steady_s() + patience_s)
     finally:
         os.close(reading)
     if hangs:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
-        return Ended(signal=os.WTERMSIG(status), hangs=hangs)
-    return msgspec.json.decode(said, type=Ended) if said else Ended(error="the child ended and said nothing")
+        return ChildResult(signal=os.WTERMSIG(status), hangs=hangs)
+    return (
+        msgspec.json.decode(report, type=ChildResult)
+        if report
+        else ChildResult(error="the child ended without a result")
+    )
 
 
 def _run_child(function: Callable[[], Any], writing: int) -> None:
-    """Ends the process in every case: what the driver has open and to be tidied is not the child's."""
+    """Run the function and end the process without cleanup.
+
+    The files, tasks and exit handlers of the test session belong to the parent, and the child must not touch them.
+    """
     try:
         try:
-            ended = Ended(result=function())
+            ended = ChildResult(result=function())
         except BaseException:
-            ended = Ended(error=traceback.format_exc())
-        said = msgspec.json.encode(ended)
-        while said:
-            said = said[os.write(writing, said) :]
+            ended = ChildResult(error=traceback.format_exc())
+        report = msgspec.json.encode(ended)
+        while report:
+            report = report[os.write(writing, report) :]
     finally:
         os._exit(0)
 
 
 def _read_all(reading: int, until_s: float) -> tuple[bytes, bool]:
-    said = bytearray()
+    received = bytearray()
     while True:
         ready, _, _ = select.select([reading], [], [], max(0.0, until_s - steady_s()))
         if not ready:
-            return bytes(said), True
+            return bytes(received), True
         piece = os.read(reading, 1 << 16)
         if not piece:
-            return bytes(said), False
-        said += piece
+            return bytes(received), False
+        received += piece

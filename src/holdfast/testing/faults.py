@@ -1,4 +1,4 @@
-"""A store that fails on purpose: any store, with a script of faults around each of its calls."""
+"""A fault store: a wrapper that makes calls of any store fail, lose their replies or wait."""
 
 import random
 from collections.abc import Callable, Collection
@@ -12,28 +12,32 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Verdict
 from holdfast.runtime import Ticket
 from holdfast.stores.contract import Store
-from holdfast.testing.wrapped_calls import Method, wrapped
+from holdfast.testing.wrapped_calls import Method, wrap_attribute
 
 
 class Faults(Protocol):
-    """Decides what goes wrong: each hook may return, raise, or suspend for a while.
+    """Hooks that the fault store calls around each call. A hook may return, raise or wait.
 
-    `call` is the method's name; for a part of the store with the part's, such as "schedules.fire".
+    `call` is the name of the method, with the name of its part if it belongs to one, such as "schedules.fire".
     """
 
     async def before(self, call: str) -> None:
-        """The call has not happened yet: raising here refuses it."""
+        """Run before the call. An exception refuses the call, which then has no effect."""
 
     async def after(self, call: str) -> None:
-        """The call has happened: raising here loses its reply, and its outcome is unknown to the caller."""
+        """Run after the call. An exception loses the reply, so that the caller does not know the outcome."""
 
 
 def with_faults(inner: Store, faults: Faults) -> Store:
+    """Return a store that calls the hooks of `faults` around each call of `inner`, except opening and closing it."""
     return cast(Store, _FaultStore(inner, faults))
 
 
 class SeededFaults:
-    """Refuses some calls and loses the replies of others; the same seed, the same faults."""
+    """Faults that refuse some calls and lose the replies of others. The same seed gives the same faults.
+
+    `refuse` and `lose_reply` are probabilities between 0 and 1.
+    """
 
     def __init__(self, seed: int, *, refuse: float = 0.0, lose_reply: float = 0.0) -> None:
         self._random = random.Random(seed)
@@ -50,7 +54,11 @@ class SeededFaults:
 
 
 class HeldCalls:
-    """Holds calls of the given names until they are let go: for tests of what happens meanwhile."""
+    """Faults that hold calls until `let_go` is called, to test what happens during a call.
+
+    `before` names the calls that are held before they happen, `after` those that are held after they happened. `held`
+    has the name and the ticket of each call that is held now.
+    """
 
     def __init__(self, make_ticket: Callable[[], Ticket[None]], *, before: set[str], after: set[str]) -> None:
         self._make_ticket = make_ticket
@@ -59,7 +67,7 @@ class HeldCalls:
         self.held: list[tuple[str, Ticket[None]]] = []
 
     def let_go(self) -> None:
-        """Every call held now goes on; later ones are held again."""
+        """Let the calls that are held now continue. Later calls are held again."""
         held, self.held = self.held, []
         for _, ticket in held:
             ticket.set_result(None)
@@ -78,8 +86,8 @@ class HeldCalls:
         await ticket
 
 
-# Opening and closing are the frame of a test, not what it is about.
-_FRAME = frozenset({"open", "close", "shard_of"})
+# Faults do not apply to the opening and closing of the store: a test needs both to work.
+_UNAFFECTED = frozenset({"open", "close", "shard_of"})
 
 
 class _FaultStore:
@@ -89,19 +97,19 @@ class _FaultStore:
         self.capabilities = replace(inner.capabilities, claims_inline=False)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name) if name in _FRAME else wrapped(self._inner, name, self._call)
+        return getattr(self._inner, name) if name in _UNAFFECTED else wrap_attribute(self._inner, name, self._call)
 
     async def _call(self, name: str, method: Method, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         await self._faults.before(name)
-        answer = await method(*arguments, **named)
+        result = await method(*arguments, **named)
         await self._faults.after(name)
-        return answer
+        return result
 
 
 def with_unwritable_verdicts(inner: Store, unwritable: Collection[int]) -> Store:
-    """Return the store, but verdicts on the messages in `unwritable` (snowflakes) fail to be written.
+    """Return a store that cannot write verdicts on the messages in `unwritable` (snowflakes).
 
-    Each of them gets a result `store_unavailable` of its own; the other verdicts of the same call are carried out.
+    The result of each such verdict is the error `store_unavailable`; the other verdicts of the same call are applied.
     The collection is read at every call, so a test can add and remove ids while the store is open.
     """
     return cast(Store, _UnwritableVerdicts(inner, unwritable))

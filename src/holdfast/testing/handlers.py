@@ -1,4 +1,4 @@
-"""A worker's handlers under test: in-memory queues, a clock moved by hand, no threads, no sleeping."""
+"""Tests of a worker's handlers: in-memory queues, a clock that the test moves, no threads and no sleeping."""
 
 import asyncio
 from collections import defaultdict
@@ -28,12 +28,12 @@ from holdfast.worker.context import ConsumerContext, Reachability, WorkerStop
 from holdfast.worker.outcomes import Outcome, OutcomeKind
 from holdfast.worker.worker import Worker
 
-# Turns of the loop in which everything that can go on without time passing goes on.
+# Enough iterations of the event loop for everything that needs no passing of time to finish.
 _TURNS = 50
 
 
 class Sent(NamedTuple):
-    """A message that a handler enqueued."""
+    """A message that a handler or a hook enqueued."""
 
     ref: QueueRef
     payload: Any
@@ -41,10 +41,16 @@ class Sent(NamedTuple):
 
 
 class HandlerTest:
-    """`async with HandlerTest(worker) as t:`; the worker's own URL is not opened.
+    """A test environment that runs a worker's handlers on in-memory queues.
 
-    Handlers run as in production: decoded payloads, heartbeats, timeouts, retries, hooks. Plain functions are called
-    right on the loop, those for processes too. Time passes in `advance` alone.
+        async with HandlerTest(worker) as t:
+            [id] = await t.enqueue("mail", {"to": "ada@example.com"})
+            await t.run()
+            t.assert_acked(id)
+
+    Handlers run as in production: with decoded payloads, heartbeats, timeouts, retries and hooks. Two things differ.
+    The worker's URL is not opened, and plain functions run on the event loop, also those meant for processes. Time
+    passes only in `advance` and `run_for`. `enqueued` lists the messages that handlers and hooks have enqueued.
     """
 
     def __init__(self, worker: Worker, *, seed: int = 0) -> None:
@@ -62,7 +68,7 @@ class HandlerTest:
             open_blocking("memory://", {}, clock=self.clock, dice=SeededDice(self._seed))
         )
         inner = wrap_transport(self._hf._inner._connected(), self._inline)
-        transport = cast("Transport", _Noting(inner, self._note_sent))
+        transport = cast("Transport", _RecordingTransport(inner, self._record_sent))
         connection = WorkerConnection(transport, client_of(transport))
         self._runtime = LoopRuntime(self.clock, self.clock)
         self._stop = WorkerStop()
@@ -71,7 +77,7 @@ class HandlerTest:
             connection,
             self._runtime,
             dice,
-            self._worker.hooks.with_last("after", self._note),
+            self._worker.hooks.with_last("after", self._record_outcome),
             Reachability(self.clock, "memory://"),
             self._stop,
             inline=self._hf._driver,
@@ -97,15 +103,16 @@ class HandlerTest:
         self._worker._set_test_connection(None, None)
         self._open.close()
 
-    # --- What a test does --------------------------------------------------------------------------------------
+    # --- Actions -----------------------------------------------------------------------------------------------
 
     async def enqueue(
         self, queue: str, payload: Any, *, tenant: str = DEFAULT, **options: Unpack[EnqueueOptions]
     ) -> list[MessageId]:
+        """Enqueue a payload, or a list of payloads, as `Queue.enqueue` does."""
         return self._hf.queue(queue, tenant=tenant).enqueue(payload, **options)
 
     async def start(self) -> int:
-        """Let handlers begin with what is ready, and do not wait for them; answers with how many."""
+        """Start handlers for the ready messages without waiting for them to end; return how many messages they got."""
         begun = 0
         for consumer in self._consumers.values():
             if consumer.free:
@@ -114,7 +121,10 @@ class HandlerTest:
         return begun
 
     async def run(self) -> int:
-        """Let handlers work until nothing is ready at this time and none is at work; answers how many they took."""
+        """Run handlers until no message is ready at the current time and no handler is running.
+
+        Return the number of messages claimed.
+        """
         taken = 0
         while True:
             begun = await self.start()
@@ -125,7 +135,7 @@ class HandlerTest:
             taken += begun
 
     async def advance(self, duration: Duration) -> None:
-        """Let time pass: heartbeats go out, timeouts strike and leases end, each at its own instant."""
+        """Move the time forward by `duration`. Heartbeats, timeouts and lease expiries happen at their own times."""
         await self._settle()
         end = self.clock.now_ms() + parse_duration_ms("duration", duration)
         while (at_ms := self.clock.next_alarm_at()) is not None and at_ms <= end:
@@ -135,7 +145,10 @@ class HandlerTest:
         await self._settle()
 
     async def run_for(self, duration: Duration) -> int:
-        """Let time pass, and let handlers begin whatever becomes ready meanwhile; answers with how many they began."""
+        """Move the time forward by `duration` and start handlers for messages as they become ready.
+
+        Return the number of messages claimed.
+        """
         begun = await self.start()
         end = self.clock.now_ms() + parse_duration_ms("duration", duration)
         while self.clock.now_ms() < end:
@@ -145,42 +158,51 @@ class HandlerTest:
             begun += await self.start()
         return begun
 
-    # --- What a test asks --------------------------------------------------------------------------------------
+    # --- Assertions --------------------------------------------------------------------------------------------
 
     def outcomes(self, id: str) -> list[Outcome]:
-        """How each handling of the message ended, in order."""
+        """Return the outcome of each handling of the message, in order."""
         return list(self._outcomes.get(str(id), ()))
 
     def get(self, queue: str, id: str, *, tenant: str = DEFAULT) -> Info:
+        """Return a stored message without claiming it, as `Queue.get` does."""
         return self._hf.queue(queue, tenant=tenant).get(id)
 
     def stats(self, queue: str, *, tenant: str = DEFAULT) -> Stats:
+        """Return the counts of a queue, as `Queue.stats` does."""
         return self._hf.queue(queue, tenant=tenant).stats()
 
     def assert_acked(self, id: str) -> None:
+        """Assert that the last handling of the message succeeded."""
         self._assert_last(id, OutcomeKind.SUCCEEDED)
 
     def assert_retried(self, id: str, error: str = "") -> None:
-        """Its last handling failed, `error` stands in the text, and it will come back."""
+        """Assert that the last handling failed with an error that contains `error`, and that a retry will follow."""
         self._assert_last(id, OutcomeKind.RETRIED, error)
 
     def assert_failed(self, id: str, error: str = "") -> None:
-        """It lies with the dead letters, and `error` stands in the text."""
+        """Assert that the last handling made the message a dead letter, with an error that contains `error`."""
         self._assert_last(id, OutcomeKind.FAILED, error)
 
     def assert_deferred(self, id: str) -> None:
+        """Assert that the last handling deferred the message."""
         self._assert_last(id, OutcomeKind.DEFERRED)
 
     def assert_lost(self, id: str) -> None:
+        """Assert that the last handling lost its lease."""
         self._assert_last(id, OutcomeKind.LOST)
 
     def assert_not_handled(self, id: str) -> None:
-        assert not self.outcomes(id), f"message {id} was handled: {self._told(id)}"
+        """Assert that no handling of the message has ended."""
+        assert not self.outcomes(id), f"message {id} was handled: {self._describe(id)}"
 
     def assert_enqueued(
         self, queue: str, payload: Any = ..., *, tenant: str = DEFAULT, count: int | None = None
     ) -> list[Sent]:
-        """Handlers or hooks enqueued this through `worker.client`: at least once, or `count` times."""
+        """Assert that handlers or hooks enqueued messages through `worker.client`, and return those that match.
+
+        Without a payload every message in the queue matches. At least one message must match, or exactly `count`.
+        """
         ref = parse_ref(tenant, queue)
         there = [each for each in self.enqueued if each.ref == ref]
         found = [each for each in there if payload is ... or each.payload == payload]
@@ -191,27 +213,27 @@ class HandlerTest:
         )
         return found
 
-    # --- Inside ------------------------------------------------------------------------------------------------
+    # --- Internals ---------------------------------------------------------------------------------------------
 
     def _assert_last(self, id: str, kind: OutcomeKind, error: str = "") -> None:
         outcomes = self.outcomes(id)
         assert outcomes, f"message {id} was not handled: call `await t.run()`, and `t.advance` if it is not due yet"
         last = outcomes[-1]
-        assert last.kind is kind, f"expected message {id} {kind}; it was {self._told(id)}"
-        assert error in (last.error or ""), f"expected message {id} {kind} with {error!r}; it was {self._told(id)}"
+        assert last.kind is kind, f"expected message {id} {kind}; it was {self._describe(id)}"
+        assert error in (last.error or ""), f"expected message {id} {kind} with {error!r}; it was {self._describe(id)}"
 
-    def _told(self, id: str) -> str:
+    def _describe(self, id: str) -> str:
         return ", then ".join(f"{each.kind}{f' ({each.error})' if each.error else ''}" for each in self.outcomes(id))
 
-    def _note(self, message: Message, outcome: Outcome) -> None:
+    def _record_outcome(self, message: Message, outcome: Outcome) -> None:
         self._outcomes[str(message.id)].append(outcome)
 
-    def _note_sent(self, ref: QueueRef, draft: Draft) -> None:
+    def _record_sent(self, ref: QueueRef, draft: Draft) -> None:
         is_json = draft.content_type == JSON if draft.is_json is None else draft.is_json
         self.enqueued.append(Sent(ref, decode_json(draft.payload, None) if is_json else draft.payload, draft))
 
     def _due_at(self, ref: QueueRef) -> int | None:
-        """When the next delayed message of the queue is due; None if there is none."""
+        """Return the time at which the next delayed message of the queue is due, or None if there is none."""
         try:
             ready = self._hf.queue(ref.queue, tenant=ref.tenant).list("ready", limit=1_000)
         except QueueNotFound:
@@ -227,21 +249,21 @@ class HandlerTest:
             await asyncio.sleep(0)
 
 
-class _Noting:
-    """A transport that tells of what is enqueued through it."""
+class _RecordingTransport:
+    """A transport that calls `record` for each message enqueued through it."""
 
-    def __init__(self, inner: Transport, note: Callable[[QueueRef, Draft], None]) -> None:
-        self.messages = _NotingMessages(inner.messages, note)
+    def __init__(self, inner: Transport, record: Callable[[QueueRef, Draft], None]) -> None:
+        self.messages = _RecordingMessages(inner.messages, record)
         self.call = inner.call
 
     async def close(self) -> None:
-        """Whoever opened the inner one closes it."""
+        """Do nothing: the inner transport is closed by the client that opened it."""
 
 
-class _NotingMessages:
-    def __init__(self, inner: Any, note: Callable[[QueueRef, Draft], None]) -> None:
+class _RecordingMessages:
+    def __init__(self, inner: Any, record: Callable[[QueueRef, Draft], None]) -> None:
         self._inner = inner
-        self._note = note
+        self._record = record
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -249,15 +271,15 @@ class _NotingMessages:
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
         enqueued: list[Enqueued] = await self._inner.enqueue(ref, drafts)
         for draft in drafts:
-            self._note(ref, draft)
+            self._record(ref, draft)
         return enqueued
 
-    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> "_NotingUpload":
-        return _NotingUpload(self, ref, await self._inner.upload(ref, draft, size))
+    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> "_RecordingUpload":
+        return _RecordingUpload(self, ref, await self._inner.upload(ref, draft, size))
 
 
-class _NotingUpload:
-    def __init__(self, messages: _NotingMessages, ref: QueueRef, inner: Any) -> None:
+class _RecordingUpload:
+    def __init__(self, messages: _RecordingMessages, ref: QueueRef, inner: Any) -> None:
         self._messages = messages
         self._ref = ref
         self._inner = inner

@@ -1,14 +1,16 @@
-"""The end of a listener in a test, which must leave no connection behind it."""
+"""A way to close a listener in a test that leaves no connection open."""
 
 import asyncio
 
-# From a connection's arrival to the task that serves it.
+# More iterations of the event loop than asyncio needs from accepting a connection to starting the task that serves it.
 _TURNS = 10
 
 
 async def stop_listening(server: asyncio.Server) -> None:
-    """Close it once whoever has arrived is served: asyncio forgets a connection whose listener is closed meanwhile, and
-    leaves it open."""
+    """Accept no more connections, wait until those already accepted have their tasks, and close the listener.
+
+    If the listener were closed earlier, asyncio would lose track of such a connection and leave it open.
+    """
     for each in server.sockets:
         asyncio.get_running_loop().remove_reader(each.fileno())
     for _ in range(_TURNS):

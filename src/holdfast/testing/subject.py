@@ -1,4 +1,4 @@
-"""What the store laws are pointed at: a queue of any kind, with its time in the test's hands."""
+"""Subjects of the store laws: a store behind a door, with a clock that the test controls."""
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
@@ -15,21 +15,22 @@ from holdfast.testing.faults import with_unwritable_verdicts
 
 
 class Subject(Protocol):
-    """One store behind one door. `clock` moves the time that the store goes by."""
+    """A store behind a door. The store reads its time from `clock`."""
 
     clock: ManualClock
 
     def open(self, *, unwritable: Collection[int] | None = None, **settings: Any) -> "AsyncHoldfastContext":
-        """Open a fresh, empty store for the length of an `async with`.
+        """Open a new, empty store for the duration of an `async with` block.
 
-        Verdicts on the messages in `unwritable` fail as `with_unwritable_verdicts` describes.
+        `unwritable` holds snowflakes of messages: verdicts on them fail, see `with_unwritable_verdicts`. `settings` are
+        settings of the server.
         """
 
     async def sweep(self, hf: AsyncHoldfast) -> int:
-        """Sweep until nothing is left to do now; answers how much changed."""
+        """Sweep until nothing remains to be swept at the current time; return the number of changes."""
 
     async def fire(self, hf: AsyncHoldfast) -> None:
-        """Until no schedule is due now."""
+        """Fire schedules until none is due at the current time."""
 
 
 class AsyncHoldfastContext(Protocol):
@@ -38,7 +39,10 @@ class AsyncHoldfastContext(Protocol):
 
 
 class EmbeddedSubject:
-    """Any store under the embedded core, on the running loop and the manual clock."""
+    """A subject that opens a store in process, on the running event loop, with a `ManualClock`.
+
+    `make_store` returns a new, empty store each time; `seed` makes the random numbers of the store repeatable.
+    """
 
     def __init__(self, make_store: Callable[[Dice], Store], seed: int = 0) -> None:
         self.clock = ManualClock()
@@ -65,7 +69,10 @@ class EmbeddedSubject:
 
 
 async def fire_due(core: Core) -> None:
-    """Until no schedule of a core on a loop is due, and a pass that its clock began has ended."""
+    """Fire the due schedules of a core that runs on an event loop, until none is due.
+
+    Also wait for a pass that an alarm of the clock has started.
+    """
     while await core.scheduler.fire_once():
         pass
     await cast(LoopRuntime, core.runtime).idle()

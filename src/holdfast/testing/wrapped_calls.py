@@ -1,4 +1,4 @@
-"""A store with code around each of its calls, also those of its parts."""
+"""A wrapper that runs code around each call of a store and of the parts of a store."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 from holdfast.stores.contract import Store
 
 Method = Callable[..., Awaitable[Any]]
-# Is given the call's name, its method, and its arguments.
+# Receives the name of the call, its method, its positional arguments and its keyword arguments.
 Around = Callable[[str, Method, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
 
 _PARTS = frozenset({"directory", "schedules", "ledgers", "payloads"})
 
 
-def wrapped(store: Store, name: str, around: Around) -> Any:
-    """Return the store's attribute `name` with `around` around its calls.
+def wrap_attribute(store: Store, name: str, around: Around) -> Any:
+    """Return the store's attribute `name`, with `around` run for each call of it.
 
-    A method of a part is called "schedules.fire". The part is read from the store when the call goes on, because a
-    store that reopens has new ones.
+    A call of a part has a name with the part's, such as "schedules.fire". The part is read from the store only when
+    the call is made, because a store that is reopened has new parts.
     """
     return _Part(store, name, around) if name in _PARTS else _call(name, getattr(store, name), around)
 

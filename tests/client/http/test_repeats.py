@@ -7,22 +7,22 @@ import pytest
 import holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.testing import ManualClock
-from holdfast.testing.proxy import Fault, FaultProxy, Kind
+from holdfast.testing.proxy import Fault, FaultProxy, NetworkFaultKind
 from tests.client.http.patience import soon, until
 from tests.doors.serving import Server
 
 # The server did what it was asked, and the client does not hear of it.
-LOST_ANSWER = Fault(Kind.CUT_BEFORE_REPLY)
+LOST_ANSWER = Fault(NetworkFaultKind.CUT_BEFORE_REPLY)
 
 
 async def test_an_enqueue_with_a_key_whose_answer_was_lost_is_repeated_and_enqueues_once(
     proxy: FaultProxy, far: AsyncHoldfast
 ) -> None:
     q = far.queue("q")
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     [id] = await q.enqueue(1, key="order-1")
     assert id.duplicate  # the first try held
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     ids = await q.enqueue([holdfast.NewMessage(n, key=str(n)) for n in range(3)])
     assert (await q.stats()).ready == 4
     assert len(set(ids)) == 3
@@ -32,10 +32,10 @@ async def test_an_enqueue_without_a_key_whose_answer_was_lost_is_not_repeated(
     proxy: FaultProxy, far: AsyncHoldfast
 ) -> None:
     q = far.queue("q")
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     with pytest.raises(holdfast.StoreUnavailable, match="key"):
         await q.enqueue(1)
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     with pytest.raises(holdfast.StoreUnavailable, match="key"):
         await q.enqueue([holdfast.NewMessage(1, key="a"), 2])
     assert (await q.stats()).ready == 3
@@ -44,7 +44,7 @@ async def test_an_enqueue_without_a_key_whose_answer_was_lost_is_not_repeated(
 async def test_an_error_tells_a_call_that_was_never_sent_from_one_that_may_have_happened(
     proxy: FaultProxy, far: AsyncHoldfast
 ) -> None:
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     with pytest.raises(holdfast.StoreUnavailable) as cut_off:
         await far.queue("q").enqueue(1)
     assert cut_off.value.facts["outcome"] == "unknown"
@@ -57,7 +57,7 @@ async def test_an_error_tells_a_call_that_was_never_sent_from_one_that_may_have_
 async def test_a_purge_whose_answer_was_lost_is_not_repeated(proxy: FaultProxy, far: AsyncHoldfast) -> None:
     q = far.queue("q")
     await q.enqueue([1, 2])
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     with pytest.raises(holdfast.StoreUnavailable, match="may have been carried out"):
         await q.purge()
     assert (await q.stats()).ready == 0
@@ -82,7 +82,7 @@ async def test_reads_and_verbs_that_can_be_repeated_survive_a_lost_answer(
         lambda: far.tenant().stats(),
         lambda: q.delete(),
     ):
-        proxy.strike(LOST_ANSWER)
+        proxy.inject(LOST_ANSWER)
         await soon(work())
 
 
@@ -92,7 +92,7 @@ async def test_a_repeated_ack_that_comes_too_late_for_itself_says_that_it_is_uns
     q = far.queue("q")
     await q.enqueue(1)
     [m] = await q.claim()
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     with pytest.raises(holdfast.StaleLease, match="first attempt") as refused:
         await m.ack()
     assert refused.value.facts["is_unsure"]
@@ -105,11 +105,11 @@ async def test_a_repeated_verdict_is_believed_where_the_message_tells_that_it_he
     await q.set_policy(keep_succeeded_ms=60_000)
     await q.enqueue([1, 2, 3])
     acked, nacked, extended = await q.claim(limit=3)
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     await acked.ack()
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     assert (await nacked.nack("broken", delay=60)).state is holdfast.State.READY
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     await extended.extend(60)
     assert (await q.get(nacked.id)).failures == 1
 
@@ -131,7 +131,7 @@ async def test_a_repeated_nack_is_not_believed_by_the_error_of_an_earlier_one(
     [late] = await q.claim(lease=1)
     clock.advance(1_000)
     await until_ready(q, late.id)
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     with pytest.raises(holdfast.StaleLease) as refused:
         await late.nack("broken")
     assert refused.value.facts["is_unsure"]
@@ -145,7 +145,7 @@ async def test_a_verdict_that_lost_its_lease_is_refused_for_sure(
     [m] = await q.claim(lease=1)
     clock.advance(1_000)
     [other] = await q.claim(lease=60)
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     with pytest.raises(holdfast.StaleLease) as refused:
         await m.ack()
     assert not refused.value.facts["is_unsure"]
@@ -181,7 +181,7 @@ async def test_a_claim_whose_answer_was_lost_is_made_again(
 ) -> None:
     q = far.queue("q")
     await q.enqueue([1, 2])
-    proxy.strike(LOST_ANSWER)
+    proxy.inject(LOST_ANSWER)
     [m] = await q.claim(lease=5)
     assert m.json() == 2  # the first is held by the claim that was not heard of
     clock.advance(5_000)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import holdfast
 from holdfast.clock import SystemClock, steady_s
-from holdfast.testing.proxy import FaultProxy, Kind, seeded
+from holdfast.testing.proxy import FaultProxy, NetworkFaultKind, seeded
 from tests.doors.serving import Server, serve
 from tests.faults.network.traffic import QUEUES, Client, Traffic
 from tests.faults.parallel_runs import run_all
@@ -30,13 +30,17 @@ TIMEOUT = "200ms"
 FORGET_S = 1.0
 HANG_S = 120.0
 # Half-open and slow ones keep a client for its whole timeout: fewer of them make more faults.
-KINDS = [*(kind for kind in Kind for _ in range(3)), *[Kind.CUT_BEFORE_REPLY] * 6, *[Kind.CUT_IN_REPLY] * 3]
+KINDS = [
+    *(kind for kind in NetworkFaultKind for _ in range(3)),
+    *[NetworkFaultKind.CUT_BEFORE_REPLY] * 6,
+    *[NetworkFaultKind.CUT_IN_REPLY] * 3,
+]
 
 
 class Round(NamedTuple):
     seed: int
     findings: h.Findings
-    faults: Counter[Kind]
+    faults: Counter[NetworkFaultKind]
 
 
 def run_network_faults(total: int, *, seed: int, progress: Progress = say_nothing) -> PartOutcome:
@@ -65,7 +69,7 @@ async def _run_round(seed: int, faults: int) -> Round:
     recorder = Recorder(lines.append, clock.now_ms)
     async with _server(clock, seed) as server:
         before = asyncio.all_tasks()
-        async with FaultProxy(server.url, seeded(seed, rate=RATE, kinds=KINDS), forget_s=FORGET_S) as proxy:
+        async with FaultProxy(server.url, seeded(seed, rate=RATE, kinds=KINDS), half_open_timeout_s=FORGET_S) as proxy:
             await _meet(proxy, recorder, seed, faults)
         await _until_over(before)
         async with holdfast.open_async(server.url) as hf:

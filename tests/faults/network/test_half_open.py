@@ -13,7 +13,7 @@ from holdfast.client.http.connection import HttpClientConnection
 from holdfast.client.remote.lost import Lost
 from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock
-from holdfast.testing.proxy import Fault, FaultProxy, Kind
+from holdfast.testing.proxy import Fault, FaultProxy, NetworkFaultKind
 from tests.doors.framed.serving import serve_framed
 from tests.doors.serving import Server, serve
 
@@ -39,7 +39,7 @@ async def server(clock: ManualClock, serving: Any) -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def proxy(server: Server) -> AsyncIterator[FaultProxy]:
-    async with FaultProxy(server.url, forget_s=HANG_S) as opened:
+    async with FaultProxy(server.url, half_open_timeout_s=HANG_S) as opened:
         yield opened
 
 
@@ -52,25 +52,27 @@ async def until(is_so: Callable[[], bool]) -> None:
 # --- A client with a half-open server ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Kind.SILENCE, Kind.NO_REPLY])
+@pytest.mark.parametrize("kind", [NetworkFaultKind.SILENCE, NetworkFaultKind.NO_REPLY])
 async def test_a_client_comes_back_from_a_server_that_says_nothing(
-    server: Server, proxy: FaultProxy, kind: Kind
+    server: Server, proxy: FaultProxy, kind: NetworkFaultKind
 ) -> None:
     async with asyncio.timeout(HANG_S), holdfast.open_async(proxy.url, timeout=TIMEOUT) as hf:
         q = hf.queue("q")
-        proxy.strike(Fault(kind))
+        proxy.inject(Fault(kind))
         [id] = await q.enqueue("a", key="k")  # asked again on another connection
-        assert id.duplicate == (kind is Kind.NO_REPLY)
-        proxy.strike(Fault(kind))
+        assert id.duplicate == (kind is NetworkFaultKind.NO_REPLY)
+        proxy.inject(Fault(kind))
         assert (await q.stats()).ready == 1
-        proxy.strike(Fault(kind))
+        proxy.inject(Fault(kind))
         with pytest.raises(holdfast.StoreUnavailable, match="may have been carried out"):
             await q.enqueue("b")
-        assert (await q.stats()).ready == (1 if kind is Kind.SILENCE else 2)
+        assert (await q.stats()).ready == (1 if kind is NetworkFaultKind.SILENCE else 2)
 
 
-@pytest.mark.parametrize("kind", [Kind.SILENCE, Kind.NO_REPLY])
-async def test_a_claim_that_waits_asks_again_when_its_round_and_its_timeout_are_over(serving: Any, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [NetworkFaultKind.SILENCE, NetworkFaultKind.NO_REPLY])
+async def test_a_claim_that_waits_asks_again_when_its_round_and_its_timeout_are_over(
+    serving: Any, kind: NetworkFaultKind
+) -> None:
     async with (
         asyncio.timeout(HANG_S),
         serving(SystemClock()) as server,
@@ -81,7 +83,7 @@ async def test_a_claim_that_waits_asks_again_when_its_round_and_its_timeout_are_
         await q.enqueue("first")
         async with (await q.claim())[0]:
             pass
-        proxy.strike(Fault(kind))
+        proxy.inject(Fault(kind))
         waiting = asyncio.create_task(q.claim(wait=None))
         await until(lambda: proxy.faults[kind] == 1)
         await until(lambda: proxy.exchanges >= 5)  # it waits on another connection now
@@ -93,7 +95,7 @@ async def test_a_claim_that_waits_asks_again_when_its_round_and_its_timeout_are_
 
 async def test_a_client_gives_up_on_a_server_that_never_answers(proxy: FaultProxy) -> None:
     async with asyncio.timeout(HANG_S), holdfast.open_async(proxy.url, timeout=TIMEOUT) as hf:
-        proxy.strike(*[Fault(Kind.SILENCE)] * 100)
+        proxy.inject(*[Fault(NetworkFaultKind.SILENCE)] * 100)
         with pytest.raises(holdfast.StoreUnavailable, match="no response within"):
             await hf.queue("q").stats()
 
@@ -102,12 +104,12 @@ async def test_slow_connections_serve_what_they_were_asked(proxy: FaultProxy) ->
     async with asyncio.timeout(HANG_S), holdfast.open_async(proxy.url) as hf:
         q = hf.queue("q")
         for fault in (
-            Fault(Kind.LATENCY, ms=10),
-            Fault(Kind.BANDWIDTH, bytes_per_s=200_000),
-            Fault(Kind.SLOW_LORIS, ms=1),
+            Fault(NetworkFaultKind.LATENCY, ms=10),
+            Fault(NetworkFaultKind.BANDWIDTH, bytes_per_s=200_000),
+            Fault(NetworkFaultKind.SLOW_LORIS, ms=1),
         ):
-            proxy.strike(fault, fault)
-            await q.enqueue(bytes(20_000) if fault.kind is Kind.BANDWIDTH else b"a")
+            proxy.inject(fault, fault)
+            await q.enqueue(bytes(20_000) if fault.kind is NetworkFaultKind.BANDWIDTH else b"a")
             [message] = await q.claim(lease=60)
             await message.ack()
         assert proxy.faults.total() == 6
@@ -139,9 +141,9 @@ async def test_what_a_claim_takes_for_a_client_that_is_gone_without_a_word_comes
     async with holdfast.open_async(proxy.url, timeout=TIMEOUT) as gone, holdfast.open_async(server.url) as hf:
         q = hf.queue("q")
         await q.set_policy(lease_ms=5_000)
-        proxy.strike(Fault(Kind.NO_REPLY))
+        proxy.inject(Fault(NetworkFaultKind.NO_REPLY))
         waiting = asyncio.create_task(gone.queue("q").claim(wait=60, lease=5))
-        await until(lambda: proxy.faults[Kind.NO_REPLY] == 1)
+        await until(lambda: proxy.faults[NetworkFaultKind.NO_REPLY] == 1)
         while not (await q.stats()).waiters:
             await asyncio.sleep(0.001)
         waiting.cancel()
@@ -161,7 +163,7 @@ async def test_what_a_claim_takes_for_a_client_that_is_gone_without_a_word_comes
 @pytest.mark.parametrize("serving", [serve])
 async def test_a_hundred_slow_lorises_and_silent_ones_keep_nobody_else_waiting(server: Server) -> None:
     def plan(connection: int, exchange: int) -> Fault | None:
-        return Fault(Kind.SILENCE) if connection % 2 else Fault(Kind.SLOW_LORIS, ms=1_000)
+        return Fault(NetworkFaultKind.SILENCE) if connection % 2 else Fault(NetworkFaultKind.SLOW_LORIS, ms=1_000)
 
     async with (
         FaultProxy(server.url, plan) as proxy,

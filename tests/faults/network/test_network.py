@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.client.http.calls import HttpCalls, HttpRequest
 from holdfast.client.http.response import HttpReply
-from holdfast.testing.proxy import Kind
+from holdfast.testing.proxy import NetworkFaultKind
 from tests.faults.network.network import ROUND, run_network_faults, run_round
 from tests.machinery.outcomes import PartOutcome
 from tests.seeds import run_seed
@@ -36,4 +36,4 @@ def _check(outcome: PartOutcome, faults: int) -> None:
     sys.stdout.write(f"{outcome}\n")
     assert not outcome.violations, "\n".join(outcome.violations)
     assert outcome.done >= faults
-    assert all(outcome.counts.get(name) for name in ("sent", "acked", "unknown", *Kind))
+    assert all(outcome.counts.get(name) for name in ("sent", "acked", "unknown", *NetworkFaultKind))

@@ -10,7 +10,7 @@ from holdfast.dice import Dice
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import Capabilities, Listener, Store
-from holdfast.testing.wrapped_calls import Method, wrapped
+from holdfast.testing.wrapped_calls import Method, wrap_attribute
 from tests.machinery.simulation.loop import SeededLoop
 
 # Calls that change nothing: they fail with the store, but make it fail never.
@@ -81,7 +81,7 @@ class SimulatedDisk:
         await self._store.close()
 
     def __getattr__(self, name: str) -> Any:
-        found = wrapped(self._store, name, self._call)
+        found = wrap_attribute(self._store, name, self._call)
         # Found without this function from now on.
         setattr(self, name, found)
         return found

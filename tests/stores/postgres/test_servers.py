@@ -19,7 +19,7 @@ from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.transactions.locks import SWEEP_LOCK
 from holdfast.testing import ManualClock
 from holdfast.testing.laws.operating.journal import events_of
-from holdfast.testing.laws.waiting_tasks import soon, start_claim
+from holdfast.testing.laws.waiting_tasks import finish, start_claim
 from holdfast.testing.subject import fire_due
 from tests.postgres.peers import until_heard
 from tests.postgres.server import PostgresServer
@@ -63,7 +63,7 @@ async def test_an_enqueue_on_one_server_wakes_a_claim_that_waits_on_another(urls
             await one.queue(name).set_policy()
             waiting = await start_claim(other.queue(name))
             [id] = await one.queue(name).enqueue(b"news")
-            assert [each.id for each in await soon(waiting)] == [id]
+            assert [each.id for each in await finish(waiting)] == [id]
 
 
 async def test_of_many_claimers_on_many_servers_each_message_goes_to_one(urls: list[str]) -> None:
@@ -185,7 +185,7 @@ async def test_a_queue_s_first_grouped_message_waits_for_an_upkeep_that_knows_of
                 await hf.queue("q").enqueue(b"", key="others do not wait")
                 done, _ = await asyncio.wait([first], timeout=0.2)
                 assert not done
-            await soon(first)
+            await finish(first)
             async with connection.transaction():
                 await connection.execute(SWEEP_LOCK, key)
                 await hf.queue("q").enqueue(b"", group="g")

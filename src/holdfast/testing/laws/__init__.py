@@ -1,14 +1,15 @@
-"""The store laws: one suite, run unchanged by every store behind every door.
+"""The store laws: one test suite that every store behind every door must pass unchanged.
 
     class TestMyStore(StoreLaws):
         @pytest.fixture
         def subject(self) -> Subject:
             return EmbeddedSubject(MyStore)
 
-They speak the public async API alone, and move time by the subject's clock.
+A law must not depend on a particular store: it uses only the public async API and the subject's clock.
+Start in `lifecycle/states.py`; `holdfast/testing/subject.py` describes the subject.
 """
 
-# ruff: noqa: E402  (the extra is named before an import fails for want of it)
+# ruff: noqa: E402  (a missing extra is reported by name before an import fails)
 
 from holdfast.model.extras import require_extra
 
@@ -66,4 +67,4 @@ class StoreLaws(
     ScheduleLaws,
     ForkLaws,
 ):
-    """Everything a store must keep."""
+    """All laws of a store. A test class for a store inherits them and provides the fixture `subject`."""

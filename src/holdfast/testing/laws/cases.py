@@ -1,12 +1,12 @@
-"""Many cases of one law, asked of one store: to open a store for each of hundreds would be most of the work."""
+"""Notes that tell which case of a law failed. Cases share a store, because opening one for each would take too long."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
-def told(case: object) -> Iterator[None]:
-    """Whatever fails inside says which case it was."""
+def note_case(case: object) -> Iterator[None]:
+    """Add the case as a note to any exception that leaves the block."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Claims that wait while the test goes on: no sleeping, and no waiting for ever on a claim that never wakes."""
+"""Functions to run waiting claims beside a test, without sleeping and with a limit on every wait."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -10,46 +10,49 @@ from holdfast.client.queue import AsyncQueue
 
 T = TypeVar("T")
 
-Waiting = asyncio.Task[list[AsyncMessage]]
+WaitingClaim = asyncio.Task[list[AsyncMessage]]
 
-# Real seconds: only a law that is broken ever waits for them, for the manual clock ends no wait by itself.
+# In real seconds. Only a failing law waits this long: the manual clock does not end a wait by itself.
 _BROKEN_AFTER_S = 30.0
-# Turns of the loop: enough for whatever can go on to have gone on, with a network in between too.
+# Enough iterations of the event loop for all work that needs no passing of time, even through a network.
 _TURNS = 50
-# More turns than a claim on its way through any store and door takes.
+# More iterations of the event loop than a claim through any store and door takes.
 _LOOKS = 10_000
 
 
-async def turns(number: int = _TURNS) -> None:
-    """Let the other tasks take that many steps."""
+async def run_others(number: int = _TURNS) -> None:
+    """Let the other tasks run for `number` iterations of the event loop."""
     for _ in range(number):
         await asyncio.sleep(0)
 
 
-async def soon(work: Awaitable[T]) -> T:
-    """The result of what must need no further passing of time; fails where it would wait for ever."""
+async def finish(work: Awaitable[T]) -> T:
+    """Return the result of work that must end without time passing. Raise TimeoutError if it does not end."""
     async with asyncio.timeout(_BROKEN_AFTER_S):
         return await work
 
 
-async def started(hf: AsyncHoldfast, waiters: int = 1) -> None:
-    """Let the other tasks run until that many claims wait. (Asked of the tenant: the queue may not exist yet.)"""
+async def until_started(hf: AsyncHoldfast, waiters: int = 1) -> None:
+    """Let the other tasks run until at least `waiters` claims of the default tenant wait.
+
+    The tenant's counts are used because the queue may not exist yet.
+    """
     for _ in range(_LOOKS):
         if (await hf.tenant().stats()).waiters >= waiters:
             return
         await asyncio.sleep(0)
-    raise AssertionError(f"there are not {waiters} claims waiting")
+    raise AssertionError(f"fewer than {waiters} claims wait")
 
 
-async def leave(claim: Waiting) -> list[AsyncMessage]:
-    """Cancel a claim. Answers what it received, if it was too late to cancel it."""
+async def cancel_claim(claim: WaitingClaim) -> list[AsyncMessage]:
+    """Cancel a claim. Return its messages if it had already ended, and otherwise an empty list."""
     claim.cancel()
     await asyncio.wait([claim])
     return [] if claim.cancelled() else claim.result()
 
 
-async def start_claim(q: AsyncQueue, limit: int = 1, **options: Any) -> Waiting:
-    """A claim that has joined the line of its queue, which exists; it waits for ever unless told otherwise."""
+async def start_claim(q: AsyncQueue, limit: int = 1, **options: Any) -> WaitingClaim:
+    """Start a claim on an existing queue and return its task once it waits. By default it waits without a limit."""
     before = (await q.stats()).waiters
     task = asyncio.create_task(q.claim(limit, **{"wait": None, **options}))
     await until_waiting(q, before + 1)
@@ -57,7 +60,7 @@ async def start_claim(q: AsyncQueue, limit: int = 1, **options: Any) -> Waiting:
 
 
 async def until_waiting(q: AsyncQueue, number: int) -> None:
-    """Exactly that many claims wait, however long their coming or leaving takes to arrive."""
+    """Let the other tasks run until exactly `number` claims wait on the queue."""
     for _ in range(_LOOKS):
         if (await q.stats()).waiters == number:
             return
@@ -65,7 +68,8 @@ async def until_waiting(q: AsyncQueue, number: int) -> None:
     raise AssertionError(f"{(await q.stats()).waiters} claims wait, not {number}")
 
 
-async def assert_waits(q: AsyncQueue, *tasks: Waiting) -> None:
-    await turns()
+async def assert_waits(q: AsyncQueue, *tasks: WaitingClaim) -> None:
+    """Assert that these claims, and no others, wait on the queue."""
+    await run_others()
     assert not any(task.done() for task in tasks)
     assert (await q.stats()).waiters == len(tasks)

@@ -1,4 +1,4 @@
-"""A state machine that compares any store with a model: random calls, and after each one everything that can be seen.
+"""A Hypothesis state machine that makes random calls to a store and compares everything visible with a model.
 
     class MyStoreMachine(QueueMachine):
         def make_store(self, dice: Dice) -> Store:
@@ -7,11 +7,11 @@
     def test_my_store_does_what_the_model_does() -> None:
         run_state_machine_as_test(MyStoreMachine)
 
-It must not know any store: it makes its calls through the public blocking API.
-Start in `queue_model.py`, the model; `rules.py` has the last of the machine's rules.
+The machine must not depend on a particular store: it uses only the public blocking API and the test clock.
+Start in `queue_model.py` for the model and in `rules.py` for the machine.
 """
 
-# ruff: noqa: E402  (the extra is named before an import fails for want of it)
+# ruff: noqa: E402  (a missing extra is reported by name before an import fails)
 
 from holdfast.model.extras import require_extra
 

@@ -1,4 +1,4 @@
-"""What the rules of the queue machine choose from."""
+"""Hypothesis strategies from which the rules of the queue machine choose."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ from holdfast.testing.machine.queue_model import Ref
 
 REFS: list[Ref] = [("acme", "mail"), ("acme", "pay"), ("zeta", "mail"), ("zeta", "pay")]
 
-# Few values, and multiples of each other, so that boundaries meet; the first queue often, so that they meet there.
+# Few values, which are multiples of each other, so that different time limits end at the same instant. The first queue
+# is chosen most often, so that such coincidences happen there.
 refs = st.sampled_from([REFS[0]] * 5 + [REFS[1]] * 2 + REFS[2:])
 priorities = st.sampled_from([100, 100, 100, 1, 200])
 colours = st.sampled_from(["red", "blue"])
@@ -22,7 +23,7 @@ picks = st.integers(0, 1 << 16)
 
 
 def seldom(*values: Any) -> st.SearchStrategy[Any]:
-    """One of the values, or more often None."""
+    """Return a strategy that gives None five times as often as one of the values."""
     return st.sampled_from([*values, *[None] * 5 * len(values)])
 
 

@@ -1,7 +1,7 @@
-"""What a queue must do, said as plainly as it can be: SPEC 2 and 3 over dicts and lists.
+"""A model of a queue: SPEC 2 and 3 in the simplest form, with dicts and lists.
 
-Slow, for one caller, and independent: it shares no code with the stores nor with the transition table, so that a
-mistake there is not repeated here. `holdfast.testing.machine` compares every store with it.
+It is slow and serves one caller. It shares no code with the stores or with the transition table, so that a mistake
+there is not repeated here. `holdfast.testing.machine` compares every store with it.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ DEFAULT_POLICY: dict[str, Any] = {
 
 @dataclass(slots=True)
 class ModelMessage:
-    """One stored message."""
+    """A stored message of the model."""
 
     id: int
     ref: Ref
@@ -50,7 +50,7 @@ class ModelMessage:
     reason: str | None = None
     settled_at: int | None = None
     kept_until: int | None = None
-    # Of the lease it is in flight under.
+    # The current lease, if the message is in flight.
     receipt: str | None = None
     lease_expires_at: int = 0
     lease_ends_at: int = 0
@@ -70,7 +70,7 @@ class ModelMessage:
 
 
 class ModelOutcome(NamedTuple):
-    """What a verdict answers."""
+    """The result of a verdict in the model."""
 
     ok: bool
     state: str | None = None
@@ -79,24 +79,24 @@ class ModelOutcome(NamedTuple):
 
 
 class QueueModel:
-    """All queues of all tenants. `roll` is what every throw of the dice gives."""
+    """A model of all queues of all tenants. `roll` is the random number, from 0 to 1, that scales every backoff."""
 
     def __init__(self, refs: Iterable[Ref], roll: float) -> None:
         self.roll = roll
         self.policies = {ref: dict(DEFAULT_POLICY) for ref in refs}
         self.paused: set[Ref] = set()
         self.records: dict[int, ModelMessage] = {}
-        # (queue, key): the first message's id and the end of its window.
+        # By (queue, key): the id of the first message, and the end of the deduplication window.
         self.keys: dict[tuple[Ref, str], tuple[int, int]] = {}
         self.correlation_ids: dict[int, str | None] = {}
-        # Per message ever seen: (event, queue, time, attempt, reason if it failed).
+        # By the id of every message seen so far: (event, queue, time, attempt, reason if it failed).
         self.events: dict[int, list[tuple[str, Ref, int, int, str | None]]] = {}
 
-    def of(self, ref: Ref, state: str | None = None) -> list[ModelMessage]:
+    def messages_of(self, ref: Ref, state: str | None = None) -> list[ModelMessage]:
         return [r for _, r in sorted(self.records.items()) if r.ref == ref and state in (None, r.state)]
 
     def instants(self, now: int) -> list[int]:
-        """When something changes by the passing of time alone."""
+        """Return the later instants at which something changes only because time passes, in order."""
         every = [ends_at for _, ends_at in self.keys.values()]
         for r in self.records.values():
             every += [r.visible_at, r.lease_expires_at, r.expires_at or 0, r.kept_until or 0]
@@ -105,7 +105,7 @@ class QueueModel:
     # --- Enqueue and claim ---------------------------------------------------------------------------------------
 
     def first_of(self, ref: Ref, key: str | None, now: int) -> int | None:
-        """The message that an enqueue with this key answers instead of making one."""
+        """Return the id of the message that has this key, or None if an enqueue with it creates a message."""
         id, ends_at = self.keys.get((ref, key), (None, 0)) if key is not None else (None, 0)
         return id if now < ends_at else None
 
@@ -122,14 +122,14 @@ class QueueModel:
             self.keys[ref, key] = (id, now + self.policies[ref]["dedup_window_ms"])
 
     def due(self, ref: Ref, now: int) -> list[ModelMessage]:
-        """What claims would take, in order. What the TTL has ended counts for nothing, swept or not."""
-        ready = [r for r in self.of(ref, "ready") if not r.is_over(now)]
+        """Return the messages that claims would take, in order. Messages past their TTL are left out, swept or not."""
+        ready = [r for r in self.messages_of(ref, "ready") if not r.is_over(now)]
         batches = [[r] for r in ready if r.group is None]
-        busy = {r.group for r in self.of(ref, "in_flight")}
+        busy = {r.group for r in self.messages_of(ref, "in_flight")}
         waiting = {r.group for r in ready} - busy - {None}
         batches += [[r for r in ready if r.group == group] for group in waiting]
         batches = [list(takewhile(lambda r: r.visible_at <= now, batch)) for batch in batches]
-        # A group's batch stands where its head does.
+        # The first message of a group's batch decides the position of the batch.
         batches = sorted((b for b in batches if b), key=lambda b: (b[0].priority, b[0].visible_at, b[0].id))
         return [r for batch in batches for r in batch]
 
@@ -208,7 +208,7 @@ class QueueModel:
         return self._fail(r, "ttl", now)
 
     def _return_expired(self, ref: Ref, now: int) -> None:
-        for r in self.of(ref, "in_flight"):
+        for r in self.messages_of(ref, "in_flight"):
             if not r.is_expired(now):
                 continue
             r.expiries += 1
@@ -224,7 +224,7 @@ class QueueModel:
     def select(self, ref: Ref, state: str, which: dict[str, Any], now: int) -> list[ModelMessage]:
         return [
             r
-            for r in self.of(ref, state)
+            for r in self.messages_of(ref, state)
             if r.id in which.get("ids", {r.id})
             and which.get("error_contains", "") in (r.error or "")
             and now - r.enqueued_at >= which.get("older_than_ms", 0)

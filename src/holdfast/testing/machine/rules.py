@@ -1,4 +1,4 @@
-"""The rules of the queue machine: time, operators and crashes. `work_rules.py` has those of producers and consumers."""
+"""Rules of the queue machine for time, operators and crashes. `work_rules.py` has those for producers and consumers."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -17,7 +17,10 @@ from holdfast.testing.machine.work_rules import WorkRules
 
 
 class QueueMachine(WorkRules):
-    """Two tenants with two queues each. Time moves by rule alone, and rings no alarms: sweeps are a rule too."""
+    """A state machine over two tenants with two queues each.
+
+    Time moves only by rules and calls no alarms, so sweeps are rules too.
+    """
 
     # --- Time ----------------------------------------------------------------------------------------------------
 
@@ -28,19 +31,19 @@ class QueueMachine(WorkRules):
     @precondition(lambda self: self.model.instants(self._now))
     @rule(which=st.integers(0, 2), off_ms=st.sampled_from([-1, 0, 0]))
     def step_to_an_instant(self, which: int, off_ms: int) -> None:
-        """To when a lease, a delay, a TTL or a window ends, exactly, or just short of it."""
+        """Step to the instant at which a lease, a delay, a TTL or a window ends, or to 1 ms before it."""
         self._step_to_an_instant(which, off_ms)
 
     @rule(which=st.sampled_from([None, None, 0, 1, 2]))
     def sweep(self, which: int | None) -> None:
-        """Now, or at the instant at which there is something to sweep."""
+        """Sweep now, or at an instant at which there is something to sweep."""
         if which is not None and self.model.instants(self._now):
             self._step_to_an_instant(which, 0)
         sweeper = cast(Embedded, self.hf._inner._transport).core.sweeper
         passes = 0
         while self.hf._driver.run(sweeper.sweep_once()):
             passes += 1
-            assert passes < 100, "a sweep always finds something to do"
+            assert passes < 100, "a sweep still finds changes after 100 passes"
         self.model.sweep(self._now)
 
     # --- Operators -----------------------------------------------------------------------------------------------
@@ -115,7 +118,7 @@ class QueueMachine(WorkRules):
     @precondition(lambda self: self.model.events)
     @rule(pick=choices.picks, ref=choices.refs, elsewhere=st.sampled_from([False, False, True]))
     def remove(self, pick: int, ref: Ref, elsewhere: bool) -> None:
-        """Any message ever seen: in whatever state, in flight too; gone, or in another queue, it is not found."""
+        """Remove any message seen so far, in any state. A message that is gone or in another queue is not found."""
         id = list(self.model.events)[pick % len(self.model.events)]
         record = self.model.records.get(id)
         target = ref if record is None or elsewhere else record.ref
@@ -131,22 +134,22 @@ class QueueMachine(WorkRules):
     @precondition(lambda self: self.can_crash)
     @rule()
     def crash_and_reopen(self) -> None:
-        """Nothing that was answered is lost, and no version goes back; it may jump."""
+        """Crash: no acknowledged change is lost, and no version decreases. A version may increase by more than one."""
         self.hf = self._open(self.reopen())
-        for handle in self.handles:
-            handle.message = None
+        for delivery in self.deliveries:
+            delivery.message = None
         for record in self.model.records.values():
             version = self._queue(record.ref).get(record.id).version
             assert version >= record.version
-            # The receipt of a lease that outlived the crash has the version it was given.
+            # A lease that survived the crash still has the version of its receipt.
             if record.state != "in_flight":
                 record.version = version
 
-    # --- Parts ---------------------------------------------------------------------------------------------------
+    # --- Steps ---------------------------------------------------------------------------------------------------
 
     def _draw_filter(self, data: st.DataObject, ref: Ref) -> dict[str, Any]:
-        """Everything, or by one of the fields a filter has."""
-        ids = [record.id for record in self.model.of(ref)]
+        """Draw a filter that matches everything or that has one field."""
+        ids = [record.id for record in self.model.messages_of(ref)]
         fields: list[st.SearchStrategy[dict[str, Any]]] = [
             st.just({}),
             st.fixed_dictionaries({"priority": choices.priorities}),

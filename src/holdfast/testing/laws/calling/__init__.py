@@ -1,5 +1,5 @@
-"""Laws of calls: what goes in comes out, identities and payloads, refusals and limits.
+"""Laws of calls: enqueue and claim, names and ids, payloads, invalid calls, quotas and rate limits.
 
-A law must not know a store: it uses the public async API and moves the subject's clock.
+A law must not depend on a particular store: it uses only the public async API and the subject's clock.
 Start in `operations.py`.
 """

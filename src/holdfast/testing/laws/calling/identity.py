@@ -15,14 +15,14 @@ from holdfast.model.errors import (
     QueueNotFound,
 )
 from holdfast.model.message import NewMessage
-from holdfast.testing.laws.cases import told
+from holdfast.testing.laws.cases import note_case
 from holdfast.testing.subject import Subject
 
 EPOCH_MS = 1_704_067_200_000
 DAY_MS = 86_400_000
 
 _ALLOWED = string.ascii_letters + string.digits + "._-"
-# Each forbidden ASCII character inside a name, and what has led systems astray: paths, statements, look-alikes.
+# Each forbidden ASCII character inside a name, and known attacks: paths, statements, look-alike characters.
 HOSTILE_NAMES: list[Any] = [
     *(f"a{chr(code)}b" for code in range(128) if chr(code) not in _ALLOWED),
     *("", ".", "..", ".hidden", "../../etc/passwd", "a/../b", "/", "a\n", "\na", " a", "a ", "-\x00", "a" * 129),
@@ -41,7 +41,7 @@ UNFIT_CORRELATION_IDS: list[Any] = ["", "   ", "a b", "a\nb", "é", "x" * 129, "
 class IdentityLaws:
     # --- Names -----------------------------------------------------------------------------------------------
 
-    async def test_a_queue_left_out_is_default_and_so_is_a_tenant(self, subject: Subject) -> None:
+    async def test_an_omitted_queue_or_tenant_is_named_default(self, subject: Subject) -> None:
         async with subject.open() as hf:
             [id] = await hf.queue().enqueue(b"x")
             assert (await hf.queue("default", tenant="default").get(id)).id == id
@@ -49,14 +49,14 @@ class IdentityLaws:
             assert [each.queue for each in await hf.queues()] == ["default", "q"]
             assert (await hf.tenant().stats()).ready == 2
 
-    async def test_a_hostile_name_is_refused_wherever_a_name_goes_in(self, subject: Subject) -> None:
+    async def test_a_hostile_name_is_refused_wherever_a_name_is_accepted(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"x")
             for name in HOSTILE_NAMES:
                 with pytest.raises(InvalidName) as refused:
                     hf.queue(name)
-                # What is refused must not write a log line of its own, nor a long one.
+                # A refused name must not forge a log line or make one long.
                 assert "\n" not in refused.value.message
                 assert len(refused.value.message) < 400
                 with pytest.raises(InvalidName):
@@ -67,7 +67,7 @@ class IdentityLaws:
                     await hf.queues(tenant=name)
                 with pytest.raises(InvalidName):
                     await q.move(name)
-                if name is not None:  # which says: the same tenant, every tenant
+                if name is not None:  # None means the same tenant, or every tenant
                     with pytest.raises(InvalidName):
                         await hf.journal(tenant=name)
                     with pytest.raises(InvalidName):
@@ -76,17 +76,17 @@ class IdentityLaws:
             assert [each.queue for each in await hf.queues()] == ["q"]
             assert (await q.stats()).ready == 1
 
-    async def test_a_good_name_names_a_queue_and_a_tenant(self, subject: Subject) -> None:
+    async def test_an_allowed_name_names_a_queue_and_a_tenant(self, subject: Subject) -> None:
         async with subject.open() as hf:
             for name in GOOD_NAMES:
-                with told(name):
+                with note_case(name):
                     await hf.queue(name, tenant=name).enqueue(b"x")
                     assert [each.queue for each in await hf.queues(tenant=name)] == [name]
                     assert name in [each.tenant for each in await hf.tenants()]
                     [message] = await hf.queue(name, tenant=name).claim()
                     assert (message.tenant, message.queue) == (name, name)
 
-    async def test_names_that_read_alike_when_joined_are_queues_apart(self, subject: Subject) -> None:
+    async def test_names_that_look_alike_when_joined_are_different_queues(self, subject: Subject) -> None:
         pairs = [
             ("a", "b.c"),
             ("a.b", "c"),
@@ -104,7 +104,7 @@ class IdentityLaws:
                 found = await hf.queue(queue, tenant=tenant).claim(limit=10)
                 assert [each.json() for each in found] == [tenant, queue]
 
-    async def test_the_first_enqueue_brings_a_queue_into_being_and_a_look_does_not(self, subject: Subject) -> None:
+    async def test_the_first_enqueue_creates_a_queue_and_a_read_does_not(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q", tenant="acme")
             assert await q.claim() == []
@@ -172,10 +172,10 @@ class IdentityLaws:
             fixed = {uuid.UUID(id).int & (1 << 52) - 1 for id in ids}
             assert len(fixed) == 1
 
-    async def test_ids_rise_strictly_whatever_the_clock_does(self, subject: Subject) -> None:
+    async def test_ids_increase_strictly_even_when_the_clock_steps_back(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, other = hf.queue("q"), hf.queue("other", tenant="acme")
-            # More than one millisecond's sequence can number.
+            # More ids than the sequence number of one millisecond can hold.
             ids = await q.enqueue([b""] * 5_000)
             ids += await other.enqueue(b"")
             subject.clock.step_to(subject.clock.now_ms() - 60_000)
@@ -186,7 +186,7 @@ class IdentityLaws:
             assert snowflakes == sorted(set(snowflakes))
             assert list(ids) == sorted(set(ids))
 
-    async def test_each_spelling_looks_the_message_up(self, subject: Subject) -> None:
+    async def test_a_message_is_found_by_each_spelling_of_its_id(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue(b"x")
@@ -202,7 +202,7 @@ class IdentityLaws:
                 with pytest.raises(MessageNotFound):
                     await q.get(id)
 
-    async def test_what_is_no_id_is_refused(self, subject: Subject) -> None:
+    async def test_an_invalid_id_is_refused(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"x")
@@ -213,11 +213,11 @@ class IdentityLaws:
                     lambda id: q.list(filter={"ids": [id]}),
                     lambda id: q.cancel({"ids": [id]}),
                 ):
-                    with told(junk), pytest.raises(InvalidArgument):
+                    with note_case(junk), pytest.raises(InvalidArgument):
                         await ask(junk)
             assert (await q.stats()).ready == 1
 
-    async def test_an_id_is_known_in_its_own_queue_alone(self, subject: Subject) -> None:
+    async def test_an_id_is_found_only_in_its_own_queue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             [id] = await hf.queue("q").enqueue(b"x")
             for stranger in (hf.queue("other"), hf.queue("q", tenant="acme")):
@@ -232,23 +232,23 @@ class IdentityLaws:
 
     # --- Correlation ids -------------------------------------------------------------------------------------
 
-    async def test_the_caller_s_correlation_id_is_kept_normalised(self, subject: Subject) -> None:
+    async def test_the_caller_s_correlation_id_is_stored_without_surrounding_space(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             for given, kept in KEPT_CORRELATION_IDS:
-                with told(given):
+                with note_case(given):
                     [id] = await q.enqueue(b"x", correlation_id=given)
                     assert id.correlation_id == kept
                     assert (await q.get(id)).correlation_id == kept
                     [message] = await q.claim()
                     assert (message.correlation_id, message.id.correlation_id) == (kept, kept)
 
-    async def test_an_unfit_correlation_id_is_replaced_by_a_minted_one(self, subject: Subject) -> None:
+    async def test_an_invalid_correlation_id_is_replaced_by_a_generated_one(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             seen: list[str] = []
             for given in UNFIT_CORRELATION_IDS:
-                with told(given):
+                with note_case(given):
                     minted = [id.correlation_id for id in await q.enqueue([b"x", b"y"], correlation_id=given)]
                     minted += [id.correlation_id for id in await q.enqueue([b"x", b"y"])]
                     assert all(1 <= len(each) <= 128 and each.isascii() and each.isprintable() for each in minted)
@@ -257,7 +257,7 @@ class IdentityLaws:
                     assert len(set(seen)) == len(seen)
 
     @pytest.mark.parametrize("given", ["order-7", None])
-    async def test_the_correlation_id_stays_from_enqueue_to_ack(self, subject: Subject, given: Any) -> None:
+    async def test_the_correlation_id_stays_the_same_from_enqueue_to_ack(self, subject: Subject, given: Any) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue(b"x", correlation_id=given, max_retries=1)
@@ -279,7 +279,7 @@ class IdentityLaws:
             seen += [event.correlation_id for event in await hf.journal()]
             assert set(seen) == {id.correlation_id}
 
-    async def test_a_trace_crosses_the_queue(self, subject: Subject) -> None:
+    async def test_a_trace_context_is_delivered_with_the_message(self, subject: Subject) -> None:
         traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         async with subject.open() as hf:
             await hf.queue("q").enqueue(b"x", headers={"traceparent": traceparent})
@@ -288,7 +288,7 @@ class IdentityLaws:
 
     # --- Idempotency keys ------------------------------------------------------------------------------------
 
-    async def test_a_key_seen_before_answers_the_first_message(self, subject: Subject) -> None:
+    async def test_a_repeated_key_returns_the_id_of_the_first_message(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [first] = await q.enqueue({"n": 1}, key="k", correlation_id="c-1")
@@ -299,7 +299,7 @@ class IdentityLaws:
             assert message.json() == {"n": 1}
             assert [event.event for event in await hf.journal()] == ["enqueued", "claimed"]
 
-    async def test_a_key_twice_in_one_call_is_one_message(self, subject: Subject) -> None:
+    async def test_a_key_given_twice_in_one_call_creates_one_message(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             ids = await q.enqueue([NewMessage(n, key=key) for n, key in enumerate(["a", "b", "a", None, "a", None])])
@@ -322,7 +322,7 @@ class IdentityLaws:
             assert all(id.duplicate for id in again)
             assert await q.claim() == []
 
-    async def test_a_key_is_free_again_after_its_window_swept_or_not(self, subject: Subject) -> None:
+    async def test_a_key_can_be_reused_after_its_window_even_before_a_sweep(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, brief = hf.queue("q"), hf.queue("brief")
             await brief.set_policy(dedup_window_ms=1_000)
@@ -334,14 +334,14 @@ class IdentityLaws:
             [next] = await brief.enqueue(b"", key="k")
             assert (next.duplicate, next == short) == (False, False)
             assert (await brief.enqueue(b"", key="k"))[0].duplicate
-            # The default is a day, counted from the first enqueue: duplicates do not prolong it.
+            # The default window is one day, counted from the first enqueue. Duplicates do not extend it.
             subject.clock.advance(DAY_MS - 1_002)
             assert await q.enqueue(b"", key="k") == [first]
             subject.clock.advance(2)
             await subject.sweep(hf)
             assert not (await q.enqueue(b"", key="k"))[0].duplicate
 
-    async def test_keys_past_their_window_are_swept_however_many(self, subject: Subject) -> None:
+    async def test_any_number_of_keys_past_their_window_is_swept(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             batch = [NewMessage(b"", key=f"k-{n}") for n in range(2_500)]

@@ -1,4 +1,4 @@
-"""What goes in comes out: enqueue, claim, verdicts, and a message in a program's hands (SPEC 3.1-3.4, 10.1, 10.2)."""
+"""Enqueue, claim, verdicts, and message blocks (SPEC 3.1-3.4, 10.1, 10.2)."""
 
 import io
 from contextlib import aclosing
@@ -11,7 +11,7 @@ import pytest
 from holdfast.client.message import AsyncMessage
 from holdfast.model.errors import InvalidArgument, MessageNotFound, PayloadTooLarge, StaleLease
 from holdfast.model.message import NewMessage
-from holdfast.testing.laws.cases import told
+from holdfast.testing.laws.cases import note_case
 from holdfast.testing.subject import Subject
 
 JSON_VALUES: list[Any] = [
@@ -53,22 +53,22 @@ async def _ack_and_break(message: AsyncMessage) -> None:
 class OperationLaws:
     # --- Enqueue ---------------------------------------------------------------------------------------------
 
-    async def test_what_is_not_bytes_goes_as_json(self, subject: Subject) -> None:
+    async def test_a_payload_that_is_not_bytes_is_encoded_as_json(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             for value in JSON_VALUES:
-                with told(value):
+                with note_case(value):
                     [_] = await q.enqueue(value)
                     [message] = await q.claim()
                     assert message.json() == (list(value) if isinstance(value, tuple) else value)
                     assert isinstance(message.payload, bytes)
                     assert message.content_type == "application/json"
 
-    async def test_bytes_go_as_they_are(self, subject: Subject) -> None:
+    async def test_a_payload_of_bytes_is_stored_unchanged(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             for value in BYTES:
-                with told(value):
+                with note_case(value):
                     [_] = await q.enqueue(value)
                     [message] = await q.claim()
                     assert message.payload == bytes(value)
@@ -77,7 +77,7 @@ class OperationLaws:
                     await message.write_to(file)
                     assert file.getvalue() == bytes(value)
 
-    async def test_a_list_is_a_batch_and_answers_an_id_each_in_order(self, subject: Subject) -> None:
+    async def test_a_list_is_a_batch_and_returns_an_id_for_each_payload_in_order(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             ids = await q.enqueue([{"n": 1}, b"raw", [3]])
@@ -87,9 +87,7 @@ class OperationLaws:
             assert [each.payload for each in claimed] == [b'{"n":1}', b"raw", b"[3]"]
             assert await q.enqueue([]) == []
 
-    async def test_the_options_of_a_call_hold_for_each_payload_and_a_message_s_own_come_first(
-        self, subject: Subject
-    ) -> None:
+    async def test_options_of_a_call_apply_to_each_payload_unless_its_message_sets_them(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             batch = [b"a", NewMessage(b"b", priority=1), NewMessage(b"c", headers={"own": "c"})]
@@ -123,7 +121,7 @@ class OperationLaws:
             assert (message.content_type, message.enqueued_at, message.attempt) == ("a/b", now_ms, 1)
             assert (await message.nack()).state == "failed"
 
-    async def test_a_key_for_several_payloads_is_refused_and_for_a_list_of_one_is_not(self, subject: Subject) -> None:
+    async def test_a_key_is_refused_for_several_payloads_but_accepted_for_a_list_of_one(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             with pytest.raises(InvalidArgument):
@@ -135,7 +133,7 @@ class OperationLaws:
         async with subject.open() as hf:
             q = hf.queue("q")
             for spellings in SAME_DURATIONS:
-                with told(spellings):
+                with note_case(spellings):
                     ids = await q.enqueue([NewMessage(b"", delay=each) for each in spellings])
                     exact_ms = spellings[-1] // timedelta(milliseconds=1)
                     visible = [(await q.get(id)).visible_at - subject.clock.now_ms() for id in ids]
@@ -153,7 +151,7 @@ class OperationLaws:
             [late] = await q.enqueue(b"", deliver_at=now_ms - 60_000)
             assert [each.id for each in await q.claim(limit=10)] == [late]
 
-    async def test_a_payload_may_have_a_mebibyte_and_no_byte_more(self, subject: Subject) -> None:
+    async def test_a_payload_has_at_most_one_mebibyte(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [_] = await q.enqueue(b"x" * (1 << 20))
@@ -171,17 +169,19 @@ class OperationLaws:
 
     # --- Claim -----------------------------------------------------------------------------------------------
 
-    async def test_a_claim_gives_what_is_ready_up_to_its_limit_and_one_by_default(self, subject: Subject) -> None:
+    async def test_a_claim_returns_ready_messages_up_to_its_limit_which_is_one_by_default(
+        self, subject: Subject
+    ) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             ids = await q.enqueue([b""] * 7)
             assert [each.id for each in await q.claim()] == ids[:1]
             assert [each.id for each in await q.claim(limit=4)] == ids[1:5]
-            # Two are ready: a claim does not wait for more than it finds.
+            # Two messages are ready. A claim that finds some does not wait for more.
             assert [each.id for each in await q.claim(limit=10, wait=None)] == ids[5:]
             assert await q.claim() == []
 
-    async def test_a_claim_says_for_how_long_and_for_whom(self, subject: Subject) -> None:
+    async def test_a_claim_sets_its_lease_and_its_owner(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, now_ms = hf.queue("q"), subject.clock.now_ms()
             await q.enqueue([b""] * 2)
@@ -190,7 +190,7 @@ class OperationLaws:
             assert (await q.get(own.id)).owner == "worker-1"
             assert (await q.get(own.id)).lease_expires_at == now_ms + 60_000
 
-    async def test_a_subscription_gives_messages_as_they_come(self, subject: Subject) -> None:
+    async def test_a_subscription_yields_messages_as_they_arrive(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             ids, taken = await q.enqueue([b""] * 3), []
@@ -204,21 +204,23 @@ class OperationLaws:
                         break
             assert taken == ids
 
-    async def test_what_a_handler_does_to_its_headers_stays_with_the_handler(self, subject: Subject) -> None:
+    async def test_changing_a_returned_message_does_not_change_its_stored_headers(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, headers = hf.queue("q"), {"a": "1"}
             [id] = await q.enqueue(b"x", headers=headers)
             headers["a"] = "changed by the sender"
             [message] = await q.claim()
             message.headers["a"] = "changed by the handler"
-            (await q.get(id)).headers["b"] = "changed by a look"
+            (await q.get(id)).headers["b"] = "changed by a reader"
             await message.nack(delay=0)
             [again] = await q.claim()
             assert again.headers == {"a": "1"}
 
     # --- Verdicts --------------------------------------------------------------------------------------------
 
-    async def test_a_batch_of_verdicts_answers_each_in_order_and_the_stale_fail_alone(self, subject: Subject) -> None:
+    async def test_a_batch_of_verdicts_returns_results_in_order_and_only_stale_ones_fail(
+        self, subject: Subject
+    ) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue([b""] * 4, correlation_id="c")
@@ -233,7 +235,7 @@ class OperationLaws:
             assert [each.correlation_id for each in results if each.ok] == ["c", "c"]
             assert (await q.stats()).in_flight == 0
 
-    async def test_each_verdict_takes_a_batch_and_says_what_became_of_it(self, subject: Subject) -> None:
+    async def test_each_verdict_accepts_a_batch_and_returns_the_resulting_states(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, now_ms = hf.queue("q"), subject.clock.now_ms()
             await q.enqueue([b""] * 4)
@@ -253,7 +255,7 @@ class OperationLaws:
             [acked] = await q.ack([claimed[3].receipt])
             assert acked.ok
 
-    async def test_a_verdict_on_one_message_says_stale_lease_when_it_is_no_longer_ours(self, subject: Subject) -> None:
+    async def test_a_verdict_on_a_message_whose_lease_is_lost_raises_stale_lease(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"")
@@ -274,7 +276,7 @@ class OperationLaws:
                 assert (result.ok, result.error) == (False, "stale_lease")
             await message.ack()
 
-    async def test_remove_takes_a_message_in_any_state(self, subject: Subject) -> None:
+    async def test_remove_deletes_a_message_in_any_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(keep_succeeded_ms=60_000)
@@ -292,9 +294,9 @@ class OperationLaws:
             assert await q.list() == []
             assert len(ids) == 4
 
-    # --- In a program's hands --------------------------------------------------------------------------------
+    # --- Message blocks --------------------------------------------------------------------------------------
 
-    async def test_a_block_acks_when_it_ends(self, subject: Subject) -> None:
+    async def test_a_message_block_acks_when_it_ends(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue({"number": 7})
@@ -304,7 +306,7 @@ class OperationLaws:
                 assert message.json(Order) == Order(7)
             assert [event.event for event in await hf.journal()] == ["enqueued", "claimed", "succeeded"]
 
-    async def test_a_block_nacks_with_the_error_that_goes_on(self, subject: Subject) -> None:
+    async def test_a_message_block_nacks_with_its_error_and_raises_it(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue(b"")
@@ -316,7 +318,7 @@ class OperationLaws:
             assert (info.state, info.failures) == ("ready", 1)
             assert "the press is jammed" in (info.last_error or "")
 
-    async def test_a_block_leaves_a_message_alone_that_is_settled(self, subject: Subject) -> None:
+    async def test_a_message_block_does_not_settle_a_settled_message_again(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue([b""] * 3)
@@ -330,7 +332,7 @@ class OperationLaws:
             stats = await q.stats()
             assert (stats.ready, stats.in_flight, stats.failed) == (1, 0, 1)
 
-    async def test_a_block_that_outlived_its_lease_says_so_and_its_own_error_comes_first(
+    async def test_a_message_block_past_its_lease_raises_stale_lease_unless_it_has_its_own_error(
         self, subject: Subject
     ) -> None:
         async with subject.open() as hf:

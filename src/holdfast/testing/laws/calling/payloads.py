@@ -1,4 +1,4 @@
-"""SPEC 3.2, 10.1: payloads, state documents and options of the types that programs have at hand."""
+"""Payloads, state documents and options of common Python types (SPEC 3.2, 10.1)."""
 
 import enum
 from collections import OrderedDict, deque
@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.requests import Filter
-from holdfast.testing.laws.cases import told
+from holdfast.testing.laws.cases import note_case
 from holdfast.testing.subject import Subject
 
 
@@ -72,7 +72,7 @@ _ENCODED: list[tuple[Any, Any]] = [
         _Order(_Line("nail", Decimal("0.05"), {"steel"}), _NOON),
         {"line": {"name": "nail", "price": "0.05", "tags": ["steel"]}, "at": "2030-01-31T12:00:00Z"},
     ),
-    # Bytes alone go as they are; inside of JSON they are base64, which a typed handler decodes again.
+    # A payload of bytes is stored unchanged. Bytes inside JSON are base64, which a typed handler decodes.
     ({"raw": b"\x00\xff"}, {"raw": "AP8="}),
 ]
 
@@ -95,7 +95,7 @@ class PayloadLaws:
             [id] = await q.enqueue({"n": 1})
             await q.remove(id)
             for given, expected in [*_ENCODED, ({"parent": id}, {"parent": str(id)})]:
-                with told(given):
+                with note_case(given):
                     await q.enqueue([given])
                     [message] = await q.claim(state=True)
                     assert message.json() == expected
@@ -103,19 +103,19 @@ class PayloadLaws:
                     assert message.state == expected
                     await message.ack()
 
-    async def test_a_payload_that_cannot_be_encoded_is_refused_by_its_type_and_place(self, subject: Subject) -> None:
+    async def test_the_error_for_an_unencodable_payload_names_its_type_and_path(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(max_retries=1)
-            for given, kind, place in _REFUSED:
-                with told(given):
+            for given, kind, path in _REFUSED:
+                with note_case(given):
                     with pytest.raises(InvalidArgument) as refused:
                         await q.enqueue([{"fine": True}, given])
                     assert kind in refused.value.message
-                    assert f"at {place}." in refused.value.message
+                    assert f"at {path};" in refused.value.message
             assert (await q.stats()).ready == 0
 
-    async def test_names_and_options_may_be_subclasses_of_text(self, subject: Subject) -> None:
+    async def test_names_and_options_can_be_subclasses_of_str(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue(_Queue.MAIL, tenant=_Text("acme"))
             [first] = await q.enqueue({"n": 1})

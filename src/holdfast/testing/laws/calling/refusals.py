@@ -1,4 +1,4 @@
-"""What is refused has a named error and changes nothing; quotas are never exceeded (SPEC 3.2, 3.11, 8.9)."""
+"""Invalid calls have a named error and change nothing; quotas are never exceeded (SPEC 3.2, 3.11, 8.9)."""
 
 import math
 from datetime import datetime, timedelta
@@ -10,10 +10,10 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.model import errors
 from holdfast.model.errors import InvalidArgument, OverQuota, PayloadTooLarge, StaleLease, Throttled
 from holdfast.model.message import NewMessage
-from holdfast.testing.laws.cases import told
-from holdfast.testing.laws.operating.inspection import listed
+from holdfast.testing.laws.cases import note_case
+from holdfast.testing.laws.operating.inspection import list_all
 from holdfast.testing.laws.operating.journal import events_of
-from holdfast.testing.laws.operating.operators import fill_failed
+from holdfast.testing.laws.operating.operators import add_failed
 from holdfast.testing.subject import Subject
 
 CODES = {
@@ -73,7 +73,7 @@ BAD_PAYLOADS: list[Any] = [
     len,
 ]
 
-# What a call is given beside the argument that is wrong.
+# The valid arguments of each call, beside the invalid one.
 _REST: dict[str, dict[str, Any]] = {
     "q.enqueue": {"payload": [b"x"] * 10},
     "q.move": {"to": "other"},
@@ -86,7 +86,7 @@ _BAD_FILTERS: list[Any] = [
     *({"headers": {"a": 1}}, {"error_contains": 7}, {"older_than_ms": -1}, {"older_than_ms": "1s"}, {7: 7}),
     *({"owner": 7}, {"owner": ""}, {"held_for_ms": -1}, {"held_for_ms": "1s"}, {"delayed": "soon"}, {"delayed": 1}),
 ]
-# The call, its argument (none: the value is all of them), and what it must not be.
+# The call, the name of its argument, and invalid values. Without a name, each value is a set of named arguments.
 _BAD_ARGUMENTS: list[tuple[str, str | None, list[Any]]] = [
     ("q.enqueue", "colour", ["red"]),
     ("q.claim", "colour", ["red"]),
@@ -153,14 +153,14 @@ BAD_CALLS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-async def everything(hf: AsyncHoldfast) -> list[Any]:
-    """All that can be seen of a store, to tell whether a call left a trace."""
+async def visible_state(hf: AsyncHoldfast) -> list[Any]:
+    """Return everything visible in a store, to check that a call changed nothing."""
     seen: list[Any] = [await events_of(hf)]
     for tenant in await hf.tenants():
         seen.append(tenant)
         for summary in await hf.queues(tenant=tenant.tenant):
             q = hf.queue(summary.queue, tenant=tenant.tenant)
-            seen += [summary, await q.policy(), await listed(q), await q.ledger("c")]
+            seen += [summary, await q.policy(), await list_all(q), await q.ledger("c")]
     return seen
 
 
@@ -175,62 +175,62 @@ class RefusalLaws:
         assert {code for code, each in by_code.items() if issubclass(each, moves)} | {"internal"} == CODES
 
     @pytest.mark.parametrize("option", BAD_OPTIONS)
-    async def test_one_bad_item_in_ten_enqueues_none(self, subject: Subject, option: str) -> None:
+    async def test_one_invalid_message_in_ten_enqueues_none(self, subject: Subject, option: str) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"before")
-            before = await everything(hf)
+            before = await visible_state(hf)
             batch = [NewMessage(b"x", key=f"k-{n}") for n in range(9)]
             for options in BAD_OPTIONS[option]:
-                with told(options):
+                with note_case(options):
                     with pytest.raises(InvalidArgument):
                         await q.enqueue([*batch[:5], NewMessage(b"x", **options), *batch[5:]])
                     with pytest.raises(InvalidArgument):
                         await hf.queue("new").enqueue(b"x", **options)
-                    assert await everything(hf) == before
-            # The keys of the good ones were not taken either.
+                    assert await visible_state(hf) == before
+            # The keys of the valid messages are still unused.
             assert not any(id.duplicate for id in await q.enqueue(batch))
 
     async def test_a_payload_that_cannot_be_encoded_enqueues_none(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"before")
-            before = await everything(hf)
+            before = await visible_state(hf)
             for payload in BAD_PAYLOADS:
-                with told(payload):
+                with note_case(payload):
                     with pytest.raises(InvalidArgument):
                         await q.enqueue([b"x"] * 5 + [payload] + [b"x"] * 4)
                     with pytest.raises(InvalidArgument):
                         await q.enqueue(payload)
-                    assert await everything(hf) == before
+                    assert await visible_state(hf) == before
 
     async def test_a_payload_that_is_too_large_enqueues_none(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"before")
-            before = await everything(hf)
+            before = await visible_state(hf)
             with pytest.raises(PayloadTooLarge):
                 await q.enqueue([b"x"] * 9 + [b"x" * ((1 << 20) + 1)])
-            assert await everything(hf) == before
+            assert await visible_state(hf) == before
 
     @pytest.mark.parametrize("call", BAD_CALLS)
-    async def test_a_bad_call_is_refused_by_name_and_changes_nothing(self, subject: Subject, call: str) -> None:
+    async def test_an_invalid_call_is_refused_and_changes_nothing(self, subject: Subject, call: str) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            await fill_failed(q, 2)
+            await add_failed(q, 2)
             await q.enqueue([b"x"] * 3)
             [message] = await q.claim(state=True, lease=60)
-            before = await everything(hf)
+            before = await visible_state(hf)
             on, verb = call.split(".")
             target = {"hf": hf, "q": q, "m": message, "tenant": hf.tenant("acme")}[on]
             for wrong in BAD_CALLS[call]:
-                with told(wrong):
+                with note_case(wrong):
                     with pytest.raises(InvalidArgument):
                         await getattr(target, verb)(**{**_REST.get(call, {}), **wrong})
-                    assert await everything(hf) == before
+                    assert await visible_state(hf) == before
             await message.ack()
 
-    async def test_one_that_is_no_receipt_settles_none_of_its_batch(self, subject: Subject) -> None:
+    async def test_one_invalid_receipt_settles_none_of_its_batch(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue([b""] * 2)
@@ -240,7 +240,7 @@ class RefusalLaws:
                     await verdict([first, "junk", second])
             assert [each.ok for each in await q.ack([first, second])] == [True, True]
 
-    async def test_a_bad_call_does_not_bring_a_queue_into_being(self, subject: Subject) -> None:
+    async def test_an_invalid_call_does_not_create_a_queue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             unknown: Any = {"colour": 1}
@@ -255,14 +255,14 @@ class RefusalLaws:
             q = hf.queue("q")
             await q.enqueue([b""] * 2)
             first, second = await q.claim(limit=2, lease=60)
-            before = await everything(hf)
-            # The id of one with the proof of the other; and one character of the proof changed.
+            before = await visible_state(hf)
+            # One has the id of one message and the token of the other. In the other, a character of the token differs.
             wrong = "A" if first.receipt[30] != "A" else "B"
             for forged in (first.receipt[:20] + second.receipt[20:], first.receipt[:30] + wrong + first.receipt[31:]):
                 for verdict in (q.ack, q.nack, q.extend, q.release):
                     [result] = await verdict([forged])
                     assert (result.ok, result.error) == (False, StaleLease.code)
-            assert await everything(hf) == before
+            assert await visible_state(hf) == before
 
     # --- Quotas ----------------------------------------------------------------------------------------------
 
@@ -270,21 +270,21 @@ class RefusalLaws:
         async with subject.open() as hf:
             a, b = hf.queue("a", tenant="acme"), hf.queue("b", tenant="acme")
             await hf.tenant("acme").set(quotas={"max_messages": 5})
-            await fill_failed(a, 1)
+            await add_failed(a, 1)
             await a.enqueue(b"")
             [held] = await a.claim()
             await b.enqueue([b"", b""], delay=60)
-            before = await everything(hf)
+            before = await visible_state(hf)
             with pytest.raises(OverQuota) as refused:
                 await b.enqueue([b""] * 2)
             assert isinstance(refused.value, Throttled)
             assert refused.value.retry_after_ms > 0
-            assert await everything(hf) == before
+            assert await visible_state(hf) == before
             await b.enqueue(b"")
             await hf.queue("a", tenant="other").enqueue([b""] * 10)
             with pytest.raises(OverQuota):
                 await a.enqueue(b"")
-            # Giving back makes no room, finishing does.
+            # Releasing a message frees no quota; deleting one does.
             await held.release()
             with pytest.raises(OverQuota):
                 await a.enqueue(b"")
@@ -319,15 +319,15 @@ class RefusalLaws:
             q, small = hf.queue("q"), hf.queue("q", tenant="small")
             await hf.tenant("small").set(quotas={"max_messages": 2, "max_bytes": 10})
             await q.enqueue([b"123"] * 3)
-            [id] = await fill_failed(small, 1)
-            before = await everything(hf)
+            [id] = await add_failed(small, 1)
+            before = await visible_state(hf)
             with pytest.raises(OverQuota):
                 await q.move("q", tenant="small")
             with pytest.raises(OverQuota):
                 await small.redrive(edit={"id": id, "payload": b"x" * 11})
-            assert await everything(hf) == before
+            assert await visible_state(hf) == before
 
-    async def test_an_edit_of_an_empty_message_takes_no_more_messages_of_a_quota(self, subject: Subject) -> None:
+    async def test_editing_an_empty_message_does_not_use_the_message_quota_again(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q", tenant="acme")
             await hf.tenant("acme").set(quotas={"max_messages": 1})
@@ -348,7 +348,7 @@ class RefusalLaws:
             await hf.queue("q").enqueue(b"12345678901")
             assert (await q.stats()).ready == 1
 
-    async def test_a_refused_enqueue_does_not_bring_its_queue_into_being(self, subject: Subject) -> None:
+    async def test_a_refused_enqueue_does_not_create_its_queue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             await hf.tenant("acme").set(quotas={"max_messages": 1, "max_message_bytes": 10})
             with pytest.raises(OverQuota):
@@ -357,7 +357,7 @@ class RefusalLaws:
                 await hf.queue("q", tenant="acme").enqueue(b"12345678901")
             assert await hf.queues(tenant="acme") == []
 
-    async def test_default_ttl_holds_for_messages_without_their_own(self, subject: Subject) -> None:
+    async def test_default_ttl_applies_to_messages_without_a_ttl(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, start = hf.queue("q", tenant="acme"), subject.clock.now_ms()
             await hf.tenant("acme").set(quotas={"default_ttl_ms": 5_000})
@@ -368,7 +368,7 @@ class RefusalLaws:
             await subject.sweep(hf)
             assert [(each.id, each.reason) for each in await q.list(state="failed")] == [(plain, "ttl")]
 
-    async def test_setting_a_tenant_changes_what_is_given(self, subject: Subject) -> None:
+    async def test_setting_a_tenant_changes_only_the_given_fields(self, subject: Subject) -> None:
         async with subject.open() as hf:
             await hf.tenant("acme").set(weight=3, quotas={"max_messages": 7})
             config = await hf.tenant("acme").set(quotas={"max_bytes": 9})

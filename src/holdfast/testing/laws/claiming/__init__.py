@@ -1,5 +1,5 @@
-"""Laws of claims: their order, message groups, waiting and waking, and who holds what.
+"""Laws of claims: their order, message groups, waiting claims, owners and numbered claims.
 
-A law must not know a store: it uses the public async API and moves the subject's clock.
+A law must not depend on a particular store: it uses only the public async API and the subject's clock.
 Start in `order.py`.
 """

@@ -1,4 +1,4 @@
-"""Who holds a message, since when and until when, as look-ups and listings show it (SPEC 10.8)."""
+"""The owner, start and end of a lease in look-ups and listings (SPEC 10.8)."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def _hold(info: Info) -> tuple[str | None, int | None, int | None]:
 
 
 class HolderLaws:
-    async def test_a_look_tells_who_holds_a_message_since_when_and_until_when(self, subject: Subject) -> None:
+    async def test_a_look_up_shows_the_owner_and_the_start_and_end_of_a_lease(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue(b"")
@@ -28,12 +28,12 @@ class HolderLaws:
             assert [_hold(each) for each in await q.list(state="in_flight")] == [held]
             subject.clock.advance(20_000)
             await message.extend(60)
-            # Extending is no new claim: a handler that hangs shows by how long it has held its message.
+            # Extending is not a new claim: the start of the lease still shows a handler that hangs.
             held = ("worker-1", start, start + 80_000)
             assert _hold(await q.get(id)) == held
             assert [_hold(each) for each in await q.list()] == [held]
 
-    async def test_a_message_that_is_held_no_longer_has_no_holder(self, subject: Subject) -> None:
+    async def test_a_message_without_a_lease_has_no_holder(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(keep_succeeded_ms=60_000)
@@ -46,7 +46,7 @@ class HolderLaws:
             await subject.sweep(hf)
             assert [_hold(each) for each in await q.list()] == [(None, None, None)] * 4
 
-    async def test_a_filter_finds_what_an_owner_holds_and_what_is_held_for_long(self, subject: Subject) -> None:
+    async def test_a_filter_finds_messages_by_owner_and_by_how_long_they_are_held(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             ids = await q.enqueue([b""] * 5)
@@ -69,7 +69,7 @@ class HolderLaws:
                 assert [each.id for each in await q.list(state="in_flight", filter=filter)] == expected, filter
                 assert await q.list(state="ready", filter=filter) == [], filter
 
-    async def test_delayed_messages_are_listed_as_such(self, subject: Subject) -> None:
+    async def test_delayed_messages_can_be_listed_and_filtered(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [due] = await q.enqueue(b"")
@@ -90,7 +90,7 @@ class HolderLaws:
             assert [each.id for each in await q.list(state="delayed")] == [later]
             assert [each.id for each in await q.list(state="ready")] == [due, soon, later]
 
-    async def test_delayed_is_no_state_for_verbs_nor_with_its_opposite(self, subject: Subject) -> None:
+    async def test_delayed_is_refused_as_a_state_of_verbs_and_with_the_opposite_filter(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"", delay=60)

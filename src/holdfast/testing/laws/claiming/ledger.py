@@ -1,4 +1,4 @@
-"""Claims that can be read again by number (SPEC 3.12)."""
+"""Numbered claims, which can be read again by their number (SPEC 3.12)."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import InvalidArgument, StaleLease
-from holdfast.testing.laws.waiting_tasks import soon, start_claim, turns
+from holdfast.testing.laws.waiting_tasks import finish, run_others, start_claim
 from holdfast.testing.subject import Subject
 
 
@@ -22,7 +22,7 @@ async def _filled(hf: AsyncHoldfast, number: int) -> tuple[AsyncQueue, list[Any]
 
 
 class LedgerLaws:
-    async def test_a_numbered_claim_read_again_gives_the_same_leases(self, subject: Subject) -> None:
+    async def test_a_numbered_claim_read_again_returns_the_same_leases(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, ids = await _filled(hf, 5)
             first = await q.claim(limit=3, lease=60, ledger=("spark", 1))
@@ -32,12 +32,12 @@ class LedgerLaws:
             assert [each.receipt for each in again] == [each.receipt for each in first]
             assert [each.payload for each in again] == [each.payload for each in first]
             assert [each.attempt for each in again] == [1, 1, 1]
-            # Reading is no claim: nothing more is taken, and no lease is longer for it.
+            # Reading again is not a claim: it takes no more messages and extends no lease.
             assert (await q.stats()).in_flight == 3
             assert {each.lease_expires_at for each in again} == {each.lease_expires_at for each in first}
             assert len([event for event in await hf.journal() if event.event == "claimed"]) == 3
 
-    async def test_a_new_number_takes_new_messages(self, subject: Subject) -> None:
+    async def test_a_new_number_claims_new_messages(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, ids = await _filled(hf, 5)
             await q.claim(limit=2, ledger=("spark", 1))
@@ -45,7 +45,7 @@ class LedgerLaws:
             assert [each.id for each in second] == ids[2:4]
             assert await _open_numbers(q, "spark") == {1: ids[:2], 2: ids[2:4]}
 
-    async def test_consumers_and_queues_have_numbers_of_their_own(self, subject: Subject) -> None:
+    async def test_each_consumer_of_each_queue_has_its_own_numbers(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, ids = await _filled(hf, 2)
             other = hf.queue("other")
@@ -93,7 +93,7 @@ class LedgerLaws:
             assert await _open_numbers(q, "spark") == {5: ids[4:]}
             assert (await q.stats()).in_flight == 2
 
-    async def test_ledger_ack_acks_only_what_still_holds(self, subject: Subject) -> None:
+    async def test_ledger_ack_acks_only_messages_with_a_current_lease(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, ids = await _filled(hf, 4)
             settled, removed, lost, held = await q.claim(limit=4, lease=10, ledger=("spark", 1))
@@ -111,7 +111,7 @@ class LedgerLaws:
             assert (redelivered.id, redelivered.attempt) == (lost.id, 2)
             assert (await q.stats()).failed == 1
 
-    async def test_what_another_claimed_since_is_not_acked(self, subject: Subject) -> None:
+    async def test_ledger_ack_does_not_ack_a_message_that_was_claimed_again(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, _ = await _filled(hf, 1)
             await q.claim(lease=1, ledger=("spark", 1))
@@ -125,7 +125,7 @@ class LedgerLaws:
             q, ids = await _filled(hf, 3)
             await q.claim(ledger=("spark", 7))
             await q.ledger_ack("spark", 7)
-            # Lower numbers closed with it: a consumer that came back late must not claim under them.
+            # Lower numbers are closed too, so that a consumer that returns late cannot claim with them.
             for closed in (7, 3, 0):
                 with pytest.raises(InvalidArgument):
                     await q.claim(ledger=("spark", closed))
@@ -135,7 +135,7 @@ class LedgerLaws:
             assert await q.ledger_ack("spark", 7) == []
             assert await _open_numbers(q, "spark") == {8: [message.id]}
 
-    async def test_extending_by_ledger_keeps_every_open_claim_alive(self, subject: Subject) -> None:
+    async def test_ledger_extend_extends_every_open_claim_of_a_consumer(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, ids = await _filled(hf, 4)
             await q.claim(limit=2, lease=10, ledger=("spark", 1))
@@ -150,7 +150,7 @@ class LedgerLaws:
             assert await _open_numbers(q, "other") in ({}, {1: []})
             assert [each.ok for each in await q.ledger_ack("spark", 2)] == [True] * 3
 
-    async def test_what_was_claimed_can_still_be_read_while_the_queue_is_paused(self, subject: Subject) -> None:
+    async def test_an_open_claim_can_be_read_while_the_queue_is_paused(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, ids = await _filled(hf, 2)
             await q.claim(lease=60, ledger=("spark", 1))
@@ -164,7 +164,7 @@ class LedgerLaws:
             await q.set_policy()
             waiting = await start_claim(q, limit=5, ledger=("spark", 1))
             ids = await q.enqueue([b""] * 2)
-            assert [each.id for each in await soon(waiting)] == ids
+            assert [each.id for each in await finish(waiting)] == ids
             assert await _open_numbers(q, "spark") == {1: list(ids)}
 
     async def test_a_number_that_found_nothing_is_not_open(self, subject: Subject) -> None:
@@ -176,33 +176,33 @@ class LedgerLaws:
             ids = list(await q.enqueue(b""))
             assert [each.id for each in await q.claim(ledger=("spark", 1))] == ids
 
-    async def test_a_refused_number_does_not_take_the_news_from_the_claims_that_wait(self, subject: Subject) -> None:
+    async def test_a_refused_number_does_not_use_up_the_wake_up_of_waiting_claims(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, _ = await _filled(hf, 1)
             await q.claim(ledger=("spark", 1))
             await q.ledger_ack("spark", 1)
             waiting = await start_claim(q)
-            # It comes to its refusal after the enqueue and before anyone was served.
+            # It is refused after the enqueue and before a waiter is served.
             refused = asyncio.create_task(q.claim(ledger=("spark", 1)))
             [id] = await q.enqueue(b"")
             with pytest.raises(InvalidArgument):
-                await soon(refused)
-            assert [each.id for each in await soon(waiting)] == [id]
+                await finish(refused)
+            assert [each.id for each in await finish(waiting)] == [id]
 
-    async def test_a_waiting_read_of_lost_leases_does_not_hold_up_the_claims_behind_it(self, subject: Subject) -> None:
+    async def test_a_waiting_read_of_lost_leases_does_not_delay_later_claims(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, _ = await _filled(hf, 1)
             [lost] = await q.claim(lease=1, ledger=("spark", 1))
             await q.pause()
             subject.clock.advance(1_000)
-            # Whether it waits or answers at once that nothing is held, it is not in the way.
+            # It may wait, or return at once because no lease is current. Either way it does not delay the other claim.
             read = asyncio.create_task(q.claim(ledger=("spark", 1), wait=3_600))
             behind = asyncio.create_task(q.claim(wait=None))
             while not (await q.stats()).waiters:
-                await turns()
+                await run_others()
             await q.resume()
-            assert [each.id for each in await soon(behind)] == [lost.id]
+            assert [each.id for each in await finish(behind)] == [lost.id]
             with pytest.raises(StaleLease):
                 await lost.ack()
             subject.clock.advance(3_600_000)
-            assert await soon(read) == []
+            assert await finish(read) == []

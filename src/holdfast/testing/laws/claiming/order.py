@@ -1,4 +1,4 @@
-"""SPEC 2.12, and the places of 2.6: by priority, then by visible time, then by id."""
+"""The order of claims: by priority, then by visible time, then by id (SPEC 2.6, 2.12)."""
 
 import asyncio
 import random
@@ -7,17 +7,17 @@ import pytest
 
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.message import NewMessage
-from holdfast.testing.laws.waiting_tasks import soon, started
+from holdfast.testing.laws.waiting_tasks import finish, until_started
 from holdfast.testing.subject import Subject
 
 
-async def _names(q: AsyncQueue, limit: int = 100) -> list[str]:
-    """What one claim delivers, in its order."""
+async def _claim_names(q: AsyncQueue, limit: int = 100) -> list[str]:
+    """Claim messages and return their payloads in the order of delivery."""
     return [m.json() for m in await q.claim(limit=limit)]
 
 
 class OrderLaws:
-    async def test_messages_come_in_the_order_of_their_enqueue(self, subject: Subject) -> None:
+    async def test_messages_are_claimed_in_the_order_of_their_enqueue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             ids = await q.enqueue(["a"] * 20)
@@ -27,7 +27,7 @@ class OrderLaws:
             ids += await q.enqueue(["c"] * 20)
             assert [m.id for m in await q.claim(limit=100)] == ids
 
-    async def test_ids_rise_in_the_order_of_enqueue(self, subject: Subject) -> None:
+    async def test_ids_increase_in_the_order_of_enqueue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             ids = await q.enqueue(["a"] * 20)
@@ -37,7 +37,7 @@ class OrderLaws:
             assert sorted(id.snowflake for id in ids) == [id.snowflake for id in ids]
 
     @pytest.mark.parametrize("limit", [1, 3, 7])
-    async def test_claims_one_after_the_other_go_on_in_one_order(self, subject: Subject, limit: int) -> None:
+    async def test_successive_claims_continue_in_one_order(self, subject: Subject, limit: int) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             ids = await q.enqueue(["a"] * 15)
@@ -67,9 +67,9 @@ class OrderLaws:
             subject.clock.advance(2_500)
             await q.enqueue("between")
             subject.clock.advance(500)
-            assert await _names(q) == ["first", "second", "between", "third"]
+            assert await _claim_names(q) == ["first", "second", "between", "third"]
 
-    async def test_what_becomes_visible_together_comes_by_id(self, subject: Subject) -> None:
+    async def test_messages_that_become_visible_together_are_claimed_by_id(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             due_at = subject.clock.now_ms() + 5_000
@@ -78,7 +78,7 @@ class OrderLaws:
             await q.enqueue("b", delay=4)
             subject.clock.advance(4_000)
             await q.enqueue("c")
-            assert await _names(q) == ["a", "b", "c"]
+            assert await _claim_names(q) == ["a", "b", "c"]
 
     async def test_priority_comes_before_visible_time(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -86,9 +86,9 @@ class OrderLaws:
             await q.enqueue("old", priority=50)
             subject.clock.advance(3_600_000)
             await q.enqueue("new", priority=49)
-            assert await _names(q) == ["new", "old"]
+            assert await _claim_names(q) == ["new", "old"]
 
-    async def test_any_mix_comes_by_priority_visible_time_and_id(self, subject: Subject) -> None:
+    async def test_any_mix_is_claimed_by_priority_visible_time_and_id(self, subject: Subject) -> None:
         dice = random.Random(7)
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -119,13 +119,13 @@ class OrderLaws:
             q = hf.queue("q")
             await q.enqueue([NewMessage("urgent", priority=0, delay=60)] * 50)
             await q.enqueue("plain")
-            assert await _names(q) == ["plain"]
+            assert await _claim_names(q) == ["plain"]
             subject.clock.advance(60_000)
-            assert await _names(q, 50) == ["urgent"] * 50
+            assert await _claim_names(q, 50) == ["urgent"] * 50
 
-    # --- Places of what was given back -------------------------------------------------------------------------
+    # --- Positions of returned messages ------------------------------------------------------------------------
 
-    async def test_a_released_message_keeps_its_place(self, subject: Subject) -> None:
+    async def test_a_released_message_keeps_its_position(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             for name in ("a", "b", "c"):
@@ -135,9 +135,9 @@ class OrderLaws:
             subject.clock.advance(10_000)
             await b.release()
             await a.release()
-            assert await _names(q) == ["a", "b", "c"]
+            assert await _claim_names(q) == ["a", "b", "c"]
 
-    async def test_an_expired_message_comes_back_as_of_its_expiry(self, subject: Subject) -> None:
+    async def test_an_expired_message_is_ordered_by_the_time_of_its_expiry(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue("expired")
@@ -146,12 +146,12 @@ class OrderLaws:
             await q.enqueue("before")
             subject.clock.advance(2_000)
             await q.enqueue("after")
-            subject.clock.advance(60_000)  # however late it is found
+            subject.clock.advance(60_000)  # however late the expiry is found
             await subject.sweep(hf)
-            assert await _names(q) == ["before", "expired", "after"]
+            assert await _claim_names(q) == ["before", "expired", "after"]
 
     @pytest.mark.parametrize("defer", [False, True], ids=["nack", "defer"])
-    async def test_a_nacked_message_comes_back_as_of_its_retry(self, subject: Subject, defer: bool) -> None:
+    async def test_a_nacked_message_is_ordered_by_the_time_of_its_retry(self, subject: Subject, defer: bool) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue("again")
@@ -161,9 +161,9 @@ class OrderLaws:
             await q.enqueue("before")
             subject.clock.advance(2_000)
             await q.enqueue("after")
-            assert await _names(q) == ["before", "again", "after"]
+            assert await _claim_names(q) == ["before", "again", "after"]
 
-    async def test_a_message_given_back_keeps_its_priority(self, subject: Subject) -> None:
+    async def test_a_returned_message_keeps_its_priority(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue("plain")
@@ -171,18 +171,18 @@ class OrderLaws:
             [m] = await q.claim()
             await m.nack("no", delay=1)
             subject.clock.advance(1_000)
-            assert await _names(q) == ["urgent", "plain"]
+            assert await _claim_names(q) == ["urgent", "plain"]
 
-    # --- Between queues and waiters ----------------------------------------------------------------------------
+    # --- Queues and waiters ------------------------------------------------------------------------------------
 
-    async def test_one_queue_has_no_say_in_the_order_of_another(self, subject: Subject) -> None:
+    async def test_a_queue_does_not_affect_the_order_of_another(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, other, theirs = hf.queue("q"), hf.queue("other"), hf.queue("q", tenant="acme")
             for queue, priority in ((other, 0), (q, 200), (theirs, 0), (q, 201)):
                 await queue.enqueue(str(queue.ref), priority=priority)
-            assert await _names(q) == [str(q.ref)] * 2
-            assert await _names(other) == [str(other.ref)]
-            assert await _names(theirs) == [str(theirs.ref)]
+            assert await _claim_names(q) == [str(q.ref)] * 2
+            assert await _claim_names(other) == [str(other.ref)]
+            assert await _claim_names(theirs) == [str(theirs.ref)]
 
     async def test_waiters_are_served_first_come_first_served(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -190,16 +190,16 @@ class OrderLaws:
             waiting = []
             for number in range(5):
                 waiting.append(asyncio.create_task(q.claim(wait=None, lease=3_600)))
-                await started(hf, number + 1)
+                await until_started(hf, number + 1)
             await q.enqueue(list(range(3)))
-            assert [[m.json() for m in await soon(claim)] for claim in waiting[:3]] == [[0], [1], [2]]
+            assert [[m.json() for m in await finish(claim)] for claim in waiting[:3]] == [[0], [1], [2]]
             await q.enqueue([3, 4])
-            assert [[m.json() for m in await soon(claim)] for claim in waiting[3:]] == [[3], [4]]
+            assert [[m.json() for m in await finish(claim)] for claim in waiting[3:]] == [[3], [4]]
 
-    async def test_a_waiter_is_handed_the_first_in_order_of_what_came(self, subject: Subject) -> None:
+    async def test_a_waiter_receives_the_first_message_in_order(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             waiting = asyncio.create_task(q.claim(limit=2, wait=None))
-            await started(hf)
+            await until_started(hf)
             await q.enqueue([NewMessage("later", delay=1), NewMessage("plain"), NewMessage("urgent", priority=1)])
-            assert [m.json() for m in await soon(waiting)] == ["urgent", "plain"]
+            assert [m.json() for m in await finish(waiting)] == ["urgent", "plain"]

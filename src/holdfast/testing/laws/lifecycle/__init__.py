@@ -1,5 +1,5 @@
-"""Laws of one message's life: its states, leases, retries, dead letters and state document.
+"""Laws of the life cycle of a message: states, leases, retries, dead letters and state documents.
 
-A law must not know a store: it uses the public async API and moves the subject's clock.
+A law must not depend on a particular store: it uses only the public async API and the subject's clock.
 Start in `states.py`.
 """

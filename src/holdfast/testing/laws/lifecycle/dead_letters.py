@@ -1,4 +1,4 @@
-"""SPEC 2.11, and 3.8 of redrive: what failed or outlived its TTL waits, with its story, until someone decides."""
+"""Dead letters, TTLs and redrive (SPEC 2.11, 3.8). A dead letter is kept, with its error, until an operator acts."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,14 +10,14 @@ from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import MessageNotFound
 from holdfast.model.events import Event
 from holdfast.model.message import State
-from holdfast.testing.laws.lifecycle.states import events_of
+from holdfast.testing.laws.lifecycle.states import message_events
 from holdfast.testing.subject import Subject
 
 _MONTH_MS = 30 * 86_400_000
 
 
 async def _fail(q: AsyncQueue, payload: object = "a", error: str = "broken", **options: Any) -> str:
-    """Put one message among the dead letters."""
+    """Enqueue a message, fail it, and return its id."""
     [id] = await q.enqueue(payload, **options)
     [m] = await q.claim()
     await m.nack(error, final=True)
@@ -52,7 +52,7 @@ _EndLease = Callable[[Subject, AsyncMessage], Awaitable[None]]
 
 
 class DeadLetterLaws:
-    # --- What waits there --------------------------------------------------------------------------------------
+    # --- Contents ----------------------------------------------------------------------------------------------
 
     async def test_a_dead_letter_holds_its_reason_error_attempts_and_times(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -72,7 +72,7 @@ class DeadLetterLaws:
             assert (letter.payload, letter.headers, letter.correlation_id) == (b'{"n":1}', {"h": "v"}, "c-1")
             assert letter.lease_expires_at is None
 
-    async def test_the_reason_tells_apart_the_ways_to_fail(self, subject: Subject) -> None:
+    async def test_each_way_to_fail_has_its_own_reason(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             out_of_retries, final, expired, overdue = await q.enqueue(["a", "b", "c", "d"], max_retries=0, ttl=60)
@@ -88,7 +88,7 @@ class DeadLetterLaws:
             assert None not in reasons
             assert len(set(reasons)) == 4
 
-    async def test_a_dead_letter_waits_until_someone_decides(self, subject: Subject) -> None:
+    async def test_a_dead_letter_is_kept_until_it_is_removed_or_redriven(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(ttl_ms=60_000)
@@ -99,7 +99,7 @@ class DeadLetterLaws:
             assert await q.claim(limit=10) == []
             assert await q.get(id) == before
 
-    async def test_dead_letters_are_removed_or_purged_when_asked(self, subject: Subject) -> None:
+    async def test_dead_letters_can_be_removed_and_purged(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             first = await _fail(q)
@@ -110,7 +110,7 @@ class DeadLetterLaws:
             assert (await q.purge("failed")).changed == 1
             assert [each.id for each in await q.list()] == [ready]
 
-    async def test_dead_letters_may_be_moved_to_another_queue(self, subject: Subject) -> None:
+    async def test_dead_letters_can_be_moved_to_another_queue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, other = hf.queue("q"), hf.queue("other")
             id = await _fail(q)
@@ -124,18 +124,18 @@ class DeadLetterLaws:
 
     # --- TTL ---------------------------------------------------------------------------------------------------
 
-    async def test_a_ready_message_is_claimable_until_its_ttl_runs_out(self, subject: Subject) -> None:
+    async def test_a_ready_message_is_claimable_until_its_ttl_ends(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             first, second = await q.enqueue(["a", "b"], ttl=10)
             subject.clock.advance(9_999)
             assert [m.id for m in await q.claim()] == [first]
             subject.clock.advance(1)
-            assert await q.claim() == []  # no sweep is needed for it
+            assert await q.claim() == []  # this needs no sweep
             await subject.sweep(hf)
             assert await _failed_by_ttl(q, second)
 
-    async def test_a_sweep_moves_what_outlived_its_ttl_to_the_dead_letters(self, subject: Subject) -> None:
+    async def test_a_sweep_fails_messages_past_their_ttl(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [overdue] = await q.enqueue("a", ttl=10)
@@ -145,9 +145,9 @@ class DeadLetterLaws:
             assert await _failed_by_ttl(q, overdue)
             assert (await q.get(overdue)).settled_at == subject.clock.now_ms()
             assert (await q.get(fresh)).state is State.READY
-            assert await events_of(hf, overdue) == [Event.ENQUEUED, Event.FAILED]
+            assert await message_events(hf, overdue) == [Event.ENQUEUED, Event.FAILED]
 
-    async def test_a_delayed_message_may_outlive_its_ttl_before_it_is_due(self, subject: Subject) -> None:
+    async def test_a_delayed_message_fails_if_its_ttl_ends_before_it_is_due(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue("a", delay=60, ttl=10)
@@ -157,7 +157,7 @@ class DeadLetterLaws:
             subject.clock.advance(50_000)
             assert await q.claim() == []
 
-    async def test_a_message_in_flight_may_be_acked_after_its_ttl(self, subject: Subject) -> None:
+    async def test_a_message_in_flight_can_be_acked_after_its_ttl(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue("a", ttl=10)
@@ -166,7 +166,7 @@ class DeadLetterLaws:
             await subject.sweep(hf)
             assert (await q.get(id)).state is State.IN_FLIGHT
             await m.ack()
-            assert (await events_of(hf, id))[-1] is Event.SUCCEEDED
+            assert (await message_events(hf, id))[-1] is Event.SUCCEEDED
 
     @_every_end_of_a_lease
     async def test_a_message_in_flight_fails_by_its_ttl_when_the_lease_ends(
@@ -178,16 +178,14 @@ class DeadLetterLaws:
             [m] = await q.claim(lease=60)
             subject.clock.advance(10_000)
             await end_lease(subject, m)
-            if end_lease is not _let_the_lease_run_out:  # a verdict decides by itself
+            if end_lease is not _let_the_lease_run_out:  # a verdict fails the message without a sweep
                 assert await _failed_by_ttl(q, id)
             assert await q.claim() == []
             await subject.sweep(hf)
             assert await _failed_by_ttl(q, id)
 
     @_every_end_of_a_lease
-    async def test_where_the_policy_drops_it_the_journal_still_has_it(
-        self, subject: Subject, end_lease: _EndLease
-    ) -> None:
+    async def test_a_message_dropped_by_its_ttl_is_in_the_journal(self, subject: Subject, end_lease: _EndLease) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(on_ttl="drop")
@@ -200,7 +198,7 @@ class DeadLetterLaws:
             last = {each.id: (each.event, each.reason) for each in await hf.journal()}
             assert last == {in_flight: (Event.REMOVED, "ttl"), ready: (Event.REMOVED, "ttl")}
 
-    async def test_the_message_then_the_queue_then_the_tenant_says_the_ttl(self, subject: Subject) -> None:
+    async def test_the_ttl_comes_from_the_message_or_else_the_queue_or_else_the_tenant(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, now = hf.queue("q", tenant="acme"), subject.clock.now_ms()
             [endless] = await q.enqueue("a")
@@ -216,7 +214,7 @@ class DeadLetterLaws:
 
     # --- Redrive -----------------------------------------------------------------------------------------------
 
-    async def test_a_redriven_message_keeps_its_identity_and_its_version_grows(self, subject: Subject) -> None:
+    async def test_a_redriven_message_keeps_its_identity_and_increases_its_version(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             id = await _fail(q, {"n": 1}, correlation_id="c-1", headers={"h": "v"}, priority=7)
@@ -225,7 +223,7 @@ class DeadLetterLaws:
             assert (m.id, m.correlation_id, m.json()) == (id, "c-1", {"n": 1})
             assert (m.headers, m.priority) == ({"h": "v"}, 7)
             assert (m.version, m.attempt) == (2, 2)
-            assert await events_of(hf, id) == [
+            assert await message_events(hf, id) == [
                 Event.ENQUEUED,
                 Event.CLAIMED,
                 Event.FAILED,
@@ -233,7 +231,7 @@ class DeadLetterLaws:
                 Event.CLAIMED,
             ]
 
-    async def test_a_redriven_message_has_its_whole_retry_budget_again(self, subject: Subject) -> None:
+    async def test_a_redriven_message_has_a_full_retry_budget(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue("a", max_retries=2)
@@ -246,7 +244,7 @@ class DeadLetterLaws:
             [m] = await q.claim()
             assert m.attempt == 7
 
-    async def test_a_redriven_message_has_its_whole_ttl_again(self, subject: Subject) -> None:
+    async def test_a_redriven_message_has_a_full_ttl(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue("a", ttl=10)
@@ -262,7 +260,7 @@ class DeadLetterLaws:
             await subject.sweep(hf)
             assert await _failed_by_ttl(q, id)
 
-    async def test_a_redriven_message_is_due_at_once_and_no_dead_letter(self, subject: Subject) -> None:
+    async def test_a_redriven_message_is_ready_at_once(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue("a", delay=60, ttl=10)

@@ -1,4 +1,4 @@
-"""Verdicts and a claim in one call: the verdicts come first, each has a result of its own, and none stops the claim."""
+"""Exchanges: verdicts and a claim in one call. Each verdict has its own result, and none stops the claim."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from holdfast.model.answers import Result
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.events import Event
 from holdfast.model.message import State
-from holdfast.testing.laws.cases import told
-from holdfast.testing.laws.lifecycle.states import events_of
-from holdfast.testing.laws.waiting_tasks import soon, started, turns
+from holdfast.testing.laws.cases import note_case
+from holdfast.testing.laws.lifecycle.states import message_events
+from holdfast.testing.laws.waiting_tasks import finish, run_others, until_started
 from holdfast.testing.subject import Subject
 
 _Exchange = asyncio.Task[tuple[list[Result], list[AsyncMessage]]]
 
-# Each is refused as a whole, whatever else the call holds.
+# Each of these exchanges is refused as a whole, including its valid verdict.
 _MALFORMED: dict[str, Callable[[AsyncMessage], tuple[list[Any], dict[str, Any]]]] = {
     "no receipt": lambda m: ([m, "not a receipt"], {}),
     "no verdict": lambda m: ([m, {"receipt": m}], {}),
@@ -28,16 +28,16 @@ _MALFORMED: dict[str, Callable[[AsyncMessage], tuple[list[Any], dict[str, Any]]]
     "an unknown field": lambda m: ([m, {"receipt": m, "verdict": "ack", "colour": "red"}], {}),
     "a negative delay": lambda m: ([m, {"receipt": m, "verdict": "nack", "delay_ms": -1}], {}),
     "deferred and final": lambda m: ([m, {"receipt": m, "verdict": "nack", "defer": True, "final": True}], {}),
-    "a limit of none": lambda m: ([m], {"limit": 0}),
+    "a limit of 0": lambda m: ([m], {"limit": 0}),
     "a negative wait": lambda m: ([m], {"wait": -1}),
     "an unknown option": lambda m: ([m], {"colour": "red"}),
 }
 
 
-async def _leave(exchange: _Exchange) -> bool:
-    """Cancel an exchange; return whether it had ended before, so that its messages are the caller's."""
+async def _cancel(exchange: _Exchange) -> bool:
+    """Cancel an exchange. Return true if it had already ended, so that the caller holds its messages."""
     exchange.cancel()
-    await soon(asyncio.wait({exchange}))
+    await finish(asyncio.wait({exchange}))
     return not exchange.cancelled()
 
 
@@ -47,7 +47,7 @@ async def _held(q: AsyncQueue) -> list[AsyncMessage]:
 
 
 class ExchangeLaws:
-    async def test_an_exchange_carries_out_each_verdict_and_claims(self, subject: Subject) -> None:
+    async def test_an_exchange_applies_each_verdict_and_claims(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(keep_succeeded_ms=60_000, max_retries=9)
@@ -79,7 +79,7 @@ class ExchangeLaws:
             assert [info.owner for info in infos[4:]] == ["next"] * 3
             assert [results[1].retry_at, results[2].retry_at] == [info.visible_at for info in infos[1:3]]
 
-    async def test_each_verdict_of_an_exchange_has_an_error_of_its_own_and_none_stops_the_claim(
+    async def test_each_verdict_of_an_exchange_has_its_own_error_and_none_stops_the_claim(
         self, subject: Subject
     ) -> None:
         unwritable: set[int] = set()
@@ -107,9 +107,9 @@ class ExchangeLaws:
             m, *_ = await _held(q)
             results, _ = await q.exchange([m, {"receipt": m, "verdict": "nack", "error": "twice"}])
             assert [(each.ok, each.error) for each in results] == [(True, None), (False, "stale_lease")]
-            assert (await events_of(hf, m.id))[-1] is Event.SUCCEEDED
+            assert (await message_events(hf, m.id))[-1] is Event.SUCCEEDED
 
-    async def test_an_exchange_claims_what_its_own_verdicts_set_free(self, subject: Subject) -> None:
+    async def test_an_exchange_can_claim_messages_that_its_verdicts_made_ready(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             ids = await q.enqueue([1, 2], group="g")
@@ -136,7 +136,7 @@ class ExchangeLaws:
             m, *_ = await _held(q)
             await q.enqueue("d")
             for name, malformed in _MALFORMED.items():
-                with told(name):
+                with note_case(name):
                     verdicts, options = malformed(m)
                     with pytest.raises(InvalidArgument):
                         await q.exchange(verdicts, **options)
@@ -144,46 +144,46 @@ class ExchangeLaws:
                     assert (stats.in_flight, stats.ready) == (3, 1)
             assert not m.is_lost
 
-    async def test_verdicts_are_settled_before_an_exchange_waits(self, subject: Subject) -> None:
+    async def test_the_verdicts_of_an_exchange_are_applied_before_it_waits(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             m, *others = await _held(q)
             exchange = asyncio.create_task(q.exchange([m], wait=60))
-            await started(hf)
+            await until_started(hf)
             assert (await q.stats()).in_flight == len(others)
             [id] = await q.enqueue("d")
-            results, messages = await soon(exchange)
+            results, messages = await finish(exchange)
             assert ([each.ok for each in results], [each.id for each in messages]) == ([True], [id])
 
-    async def test_an_exchange_whose_wait_is_over_returns_its_results(self, subject: Subject) -> None:
+    async def test_an_exchange_returns_its_results_when_its_wait_ends(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             m, *_ = await _held(q)
             exchange = asyncio.create_task(q.exchange([m], wait=60))
-            await started(hf)
+            await until_started(hf)
             subject.clock.advance(60_000)
-            results, messages = await soon(exchange)
+            results, messages = await finish(exchange)
             assert ([each.ok for each in results], messages) == ([True], [])
 
-    async def test_an_exchange_that_is_cancelled_while_it_waits_has_settled_and_takes_nothing(
+    async def test_an_exchange_cancelled_while_it_waits_has_applied_its_verdicts_and_claims_nothing(
         self, subject: Subject
     ) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             m, *others = await _held(q)
             exchange = asyncio.create_task(q.exchange([m], wait=60))
-            await started(hf)
-            assert not await _leave(exchange)
-            await turns(10)
+            await until_started(hf)
+            assert not await _cancel(exchange)
+            await run_others(10)
             stats = await q.stats()
             assert (stats.in_flight, stats.waiters) == (len(others), 0)
             await q.enqueue("d")
-            # A look for messages that had begun for it may have to give this one back first.
-            [again] = await soon(q.claim(wait=None))
+            # A claim that was under way for the exchange may have to return this message first.
+            [again] = await finish(q.claim(wait=None))
             assert (again.json(), again.attempt) == ("d", 1)
 
     @pytest.mark.parametrize("after_turns", range(6))
-    async def test_an_exchange_cancelled_at_any_moment_leaves_its_messages_held_by_nobody(
+    async def test_an_exchange_cancelled_at_any_moment_leaves_no_message_leased(
         self, subject: Subject, after_turns: int
     ) -> None:
         async with subject.open() as hf:
@@ -191,19 +191,19 @@ class ExchangeLaws:
             m, *others = await _held(q)
             ids = await q.enqueue(["d", "e"])
             exchange = asyncio.create_task(q.exchange([m], limit=2, lease=3_600))
-            await turns(after_turns)
-            if await _leave(exchange):
-                assert [each.id for each in exchange.result()[1]] == ids  # too late: they are its own
+            await run_others(after_turns)
+            if await _cancel(exchange):
+                assert [each.id for each in exchange.result()[1]] == ids  # too late: the caller holds them
                 return
             again: list[AsyncMessage] = []
             while len(again) < 2:
-                again += await soon(q.claim(limit=2, wait=None, lease=3_600))
+                again += await finish(q.claim(limit=2, wait=None, lease=3_600))
             assert [(each.id, each.attempt) for each in again] == [(id, 1) for id in ids]
-            # Whether the verdict was carried out, its caller cannot know: giving it again is safe, and it holds once.
+            # The caller does not know whether the verdict was applied. It is safe to retry and is applied once.
             await q.exchange([m])
             await _is_settled_once(hf, m)
             assert (await q.stats()).in_flight == len(others) + 2
 
 
 async def _is_settled_once(hf: AsyncHoldfast, m: AsyncMessage) -> None:
-    assert (await events_of(hf, m.id)).count(Event.SUCCEEDED) == 1
+    assert (await message_events(hf, m.id)).count(Event.SUCCEEDED) == 1

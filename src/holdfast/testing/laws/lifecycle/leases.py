@@ -1,4 +1,4 @@
-"""SPEC 2.5, 2.6, 2.9: a lease is one caller's, for a time, and nobody acts on a lease that is lost."""
+"""Leases: each belongs to one caller for a limited time, and a lost lease is refused (SPEC 2.5, 2.6, 2.9)."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from holdfast.client.message import AsyncMessage
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import StaleLease
 from holdfast.model.message import Receipt, State
-from holdfast.testing.laws.cases import told
+from holdfast.testing.laws.cases import note_case
 from holdfast.testing.subject import Subject
 
 _VERDICTS: dict[str, Callable[[AsyncMessage], Awaitable[Any]]] = {
@@ -78,13 +78,13 @@ def _name(loss: _Loss) -> str:
 
 
 def _each_verdict(hf: AsyncHoldfast) -> Iterator[tuple[str, AsyncQueue]]:
-    """Each in a queue of its own."""
+    """Yield each verdict with its own queue."""
     for verdict in _VERDICTS:
         yield verdict, hf.queue(verdict.replace(" ", "-"))
 
 
-async def _picture(hf: AsyncHoldfast, q: AsyncQueue) -> tuple[object, ...]:
-    """Everything that can be seen of the queue."""
+async def _visible_state(hf: AsyncHoldfast, q: AsyncQueue) -> tuple[object, ...]:
+    """Return everything visible in the queue, to check that a call changed nothing."""
     return await q.list(), await q.stats(), (await hf.journal()).next
 
 
@@ -94,7 +94,7 @@ async def _refuse(m: AsyncMessage, verdict: str) -> None:
 
 
 class LeaseLaws:
-    # --- A lease is one caller's -------------------------------------------------------------------------------
+    # --- Ownership ---------------------------------------------------------------------------------------------
 
     async def test_each_claim_raises_the_version_by_one_and_makes_a_new_receipt(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -109,7 +109,7 @@ class LeaseLaws:
             assert versions == [1, 2, 3, 4, 5]
             assert len(receipts) == 5
 
-    async def test_no_two_leases_have_the_same_token_of_128_bits(self, subject: Subject) -> None:
+    async def test_each_lease_has_its_own_token_of_128_bits(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue([b""] * 200)
@@ -137,12 +137,12 @@ class LeaseLaws:
     async def test_an_expired_lease_is_refused_before_any_sweep(self, subject: Subject) -> None:
         async with subject.open() as hf:
             for verdict, q in _each_verdict(hf):
-                with told(verdict):
+                with note_case(verdict):
                     [id] = await q.enqueue("a")
                     [m] = await q.claim()
                     subject.clock.advance(5_000)
                     await _refuse(m, verdict)
-                    # Whether or not a sweep has come by: the message expired once, and nothing else befell it.
+                    # The store may have swept already. Either way, the message has expired only once.
                     await subject.sweep(hf)
                     info = await q.get(id)
                     assert (info.state, info.visible_at) == (State.READY, m.lease_expires_at)
@@ -152,7 +152,7 @@ class LeaseLaws:
     async def test_a_lease_holds_until_the_last_millisecond(self, subject: Subject) -> None:
         async with subject.open() as hf:
             for verdict, q in _each_verdict(hf):
-                with told(verdict):
+                with note_case(verdict):
                     await q.enqueue("a")
                     [m] = await q.claim()
                     subject.clock.advance(4_999)
@@ -165,14 +165,14 @@ class LeaseLaws:
     ) -> None:
         async with subject.open() as hf:
             for verdict, q in _each_verdict(hf):
-                with told(verdict):
+                with note_case(verdict):
                     await q.enqueue("a")
                     [m] = await q.claim()
                     await lost(subject, q, m)
                     await subject.sweep(hf)
-                    before = await _picture(hf, q)
+                    before = await _visible_state(hf, q)
                     await _refuse(m, verdict)
-                    assert await _picture(hf, q) == before
+                    assert await _visible_state(hf, q) == before
 
     @pytest.mark.parametrize("lost", _GIVEN_BACK, ids=_name)
     async def test_a_superseded_receipt_is_refused_and_the_new_holder_is_not_disturbed(
@@ -180,21 +180,21 @@ class LeaseLaws:
     ) -> None:
         async with subject.open() as hf:
             for verdict, q in _each_verdict(hf):
-                with told(verdict):
+                with note_case(verdict):
                     await q.enqueue("a")
                     [m] = await q.claim()
                     await lost(subject, q, m)
                     [holder] = await q.claim(lease=60, state=True)
                     await subject.sweep(hf)
-                    before = await _picture(hf, q)
+                    before = await _visible_state(hf, q)
                     await _refuse(m, verdict)
-                    assert await _picture(hf, q) == before
+                    assert await _visible_state(hf, q) == before
                     await holder.save_state({"mine": True})
                     await holder.ack()
 
     @pytest.mark.parametrize("exists", [True, False], ids=["it exists", "it does not exist"])
     @pytest.mark.parametrize(("queue", "tenant"), [("other", "default"), ("q", "other")])
-    async def test_a_receipt_is_good_for_its_own_queue_and_tenant_alone(
+    async def test_a_receipt_is_valid_only_in_its_own_queue_and_tenant(
         self, subject: Subject, queue: str, tenant: str, exists: bool
     ) -> None:
         async with subject.open() as hf:
@@ -203,14 +203,14 @@ class LeaseLaws:
                 await wrong.enqueue("b")
             await q.enqueue("a")
             [m] = await q.claim()
-            before = await _picture(hf, q)
+            before = await _visible_state(hf, q)
             for settle in (wrong.ack, wrong.nack, wrong.extend, wrong.release):
                 [result] = await settle([m.receipt])
                 assert (result.ok, result.error) == (False, StaleLease.code)
-            assert await _picture(hf, q) == before
+            assert await _visible_state(hf, q) == before
             await m.ack()
 
-    async def test_a_stale_receipt_in_a_batch_fails_alone(self, subject: Subject) -> None:
+    async def test_only_the_stale_receipt_of_a_batch_fails(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(["a", "b", "c"])
@@ -223,9 +223,9 @@ class LeaseLaws:
                 (c.id, True, None),
             ]
 
-    # --- How long it lasts -------------------------------------------------------------------------------------
+    # --- Duration ----------------------------------------------------------------------------------------------
 
-    async def test_a_lease_lasts_five_seconds_unless_the_queue_or_the_claim_says_otherwise(
+    async def test_a_lease_lasts_five_seconds_unless_the_queue_or_the_claim_sets_another(
         self, subject: Subject
     ) -> None:
         async with subject.open() as hf:
@@ -252,7 +252,7 @@ class LeaseLaws:
             assert await q.claim() == []
             await m.ack()
 
-    async def test_extend_may_shorten_the_lease(self, subject: Subject) -> None:
+    async def test_extend_can_shorten_the_lease(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue("a")
@@ -262,7 +262,7 @@ class LeaseLaws:
             [again] = await q.claim()
             assert again.id == m.id
 
-    async def test_heartbeats_at_a_third_of_the_lease_keep_it(self, subject: Subject) -> None:
+    async def test_extending_at_every_third_of_the_lease_keeps_it(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue("a")
@@ -274,7 +274,7 @@ class LeaseLaws:
                 assert await q.claim() == []
             await m.ack()
 
-    async def test_max_lease_caps_what_all_extensions_give_together(self, subject: Subject) -> None:
+    async def test_max_lease_caps_the_total_of_all_extensions(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(max_lease_ms=10_000)
@@ -288,7 +288,7 @@ class LeaseLaws:
             assert await m.extend(3_600) == ends_at
             subject.clock.advance(2_000)
             await _refuse(m, "extend")
-            [again] = await q.claim()  # a new lease has the whole of it before it again
+            [again] = await q.claim()  # a new lease has the full maximum again
             assert await again.extend(10) == ends_at + 10_000
 
     async def test_max_lease_caps_a_claim_and_is_twelve_hours_by_default(self, subject: Subject) -> None:

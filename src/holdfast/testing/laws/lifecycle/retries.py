@@ -1,4 +1,4 @@
-"""SPEC 2.7, 2.8: what is counted, what uses the retry budget, and when a retry comes."""
+"""Counters, the retry budget, and the time of a retry (SPEC 2.7, 2.8)."""
 
 import asyncio
 
@@ -6,20 +6,20 @@ import pytest
 
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.message import State
-from holdfast.testing.laws.cases import told
+from holdfast.testing.laws.cases import note_case
 from holdfast.testing.laws.operating.journal import events_of
 from holdfast.testing.subject import Subject
 from holdfast.worker import Reject, Worker
 
-# Enough rolls that a delay's whole range shows: all in one half of it would be a chance of 2 ** -63.
+# Enough random delays to see their whole range: the chance that all lie in one half of it is 2 ** -63.
 _MANY = 64
 _HOUR_MS = 3_600_000
-# Real seconds: only a law that is broken ever waits for them.
+# In real seconds. Only a failing law waits this long.
 _PATIENCE_S = 30
 
 
 async def _attempts(q: AsyncQueue) -> int:
-    """Nack each delivery until no more comes; answers how many there were."""
+    """Nack each delivery until none follows; return the number of deliveries."""
     for attempts in range(50):
         claimed = await q.claim()
         if not claimed:
@@ -34,14 +34,16 @@ async def _counts(q: AsyncQueue, id: str) -> tuple[int, int, int, int]:
 
 
 async def _check_backoff(subject: Subject, q: AsyncQueue, bounds_ms: dict[int, int]) -> None:
-    """Many messages are put off by their nack of each number, from 0, for times that lie in [0, bound), and in both
-    halves of it."""
+    """Assert that the delays before each retry lie in [0, bound) and use both halves of that range.
+
+    `bounds_ms` has the bound by the number of the retry, from 0.
+    """
     await q.enqueue([b""] * _MANY, max_retries=100)
     for retry in range(max(bounds_ms) + 1):
         if retry not in bounds_ms:
             await q.nack(await q.claim(limit=_MANY), delay=0)
             continue
-        with told(retry):
+        with note_case(retry):
             results = await q.nack(await q.claim(limit=_MANY), "no")
             delays = [each.retry_at - subject.clock.now_ms() for each in results if each.retry_at is not None]
             bound_ms = bounds_ms[retry]
@@ -53,9 +55,9 @@ async def _check_backoff(subject: Subject, q: AsyncQueue, bounds_ms: dict[int, i
 
 
 class RetryLaws:
-    # --- What is counted ---------------------------------------------------------------------------------------
+    # --- Counters ----------------------------------------------------------------------------------------------
 
-    async def test_failures_expiries_and_releases_are_counted_apart(self, subject: Subject) -> None:
+    async def test_failures_expiries_and_releases_are_counted_separately(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue("a", max_retries=10)
@@ -95,19 +97,19 @@ class RetryLaws:
             [m] = await q.claim()
             assert [*attempts, m.attempt] == [1, 2, 3, 4, 5]
 
-    async def test_an_expiry_is_counted_once_whoever_finds_it(self, subject: Subject) -> None:
+    async def test_an_expiry_is_counted_once_by_claims_and_sweeps_together(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue("a")
             await q.claim()
             subject.clock.advance(5_000)
-            await q.claim(lease=60)  # finds it
-            await subject.sweep(hf)  # comes too late
+            await q.claim(lease=60)  # finds the expiry
+            await subject.sweep(hf)  # the expiry is already counted
             assert await _counts(q, id) == (2, 0, 1, 0)
 
-    # --- The budget --------------------------------------------------------------------------------------------
+    # --- Retry budget ------------------------------------------------------------------------------------------
 
-    async def test_a_message_is_tried_four_times_by_default(self, subject: Subject) -> None:
+    async def test_a_message_has_four_attempts_by_default(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue("a")
@@ -116,7 +118,7 @@ class RetryLaws:
             assert (info.state, info.failures) == (State.FAILED, 4)
 
     @pytest.mark.parametrize("max_retries", [0, 1, 7])
-    async def test_the_queue_says_how_many_retries_there_are(self, subject: Subject, max_retries: int) -> None:
+    async def test_the_policy_of_the_queue_sets_the_number_of_retries(self, subject: Subject, max_retries: int) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(max_retries=max_retries)
@@ -124,7 +126,7 @@ class RetryLaws:
             assert await _attempts(q) == max_retries + 1
 
     @pytest.mark.parametrize("max_retries", [0, 1, 7])
-    async def test_a_message_may_have_a_budget_of_its_own(self, subject: Subject, max_retries: int) -> None:
+    async def test_a_message_can_set_its_own_retry_budget(self, subject: Subject, max_retries: int) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(max_retries=2)
@@ -132,7 +134,7 @@ class RetryLaws:
             assert await _attempts(q) == max_retries + 1
 
     @pytest.mark.parametrize("max_retries", [0, 3])
-    async def test_leases_that_run_out_use_the_budget(self, subject: Subject, max_retries: int) -> None:
+    async def test_expired_leases_use_the_retry_budget(self, subject: Subject, max_retries: int) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue("a", max_retries=max_retries)
@@ -143,7 +145,7 @@ class RetryLaws:
             info = await q.get(id)
             assert (info.state, info.expiries) == (State.FAILED, max_retries + 1)
 
-    async def test_a_sweep_fails_a_message_whose_last_lease_ran_out(self, subject: Subject) -> None:
+    async def test_a_sweep_fails_a_message_whose_last_lease_has_expired(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue("a", max_retries=0)
@@ -152,7 +154,7 @@ class RetryLaws:
             await subject.sweep(hf)
             assert (await q.get(id)).state is State.FAILED
 
-    async def test_failures_and_expiries_use_one_budget_together(self, subject: Subject) -> None:
+    async def test_failures_and_expiries_share_one_retry_budget(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue("a")
@@ -165,7 +167,7 @@ class RetryLaws:
             info = await q.get(id)
             assert (info.state, info.failures, info.expiries) == (State.FAILED, 2, 2)
 
-    async def test_releases_and_defers_use_no_budget(self, subject: Subject) -> None:
+    async def test_releases_and_defers_do_not_use_the_retry_budget(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue("a")
@@ -187,20 +189,22 @@ class RetryLaws:
             subject.clock.advance(_HOUR_MS)
             assert await q.claim() == []
 
-    # --- When a retry comes ------------------------------------------------------------------------------------
+    # --- Time of a retry ---------------------------------------------------------------------------------------
 
-    async def test_a_retry_waits_up_to_half_a_second_doubled_each_time_to_thirty(self, subject: Subject) -> None:
+    async def test_a_retry_waits_up_to_half_a_second_doubled_each_time_up_to_thirty_seconds(
+        self, subject: Subject
+    ) -> None:
         async with subject.open() as hf:
-            # 30 s caps it from the seventh retry on: 500 ms * 2 ** 6 is 32 s.
+            # The cap of 30 s applies from the seventh retry: 500 ms * 2 ** 6 is 32 s.
             await _check_backoff(subject, hf.queue("q"), {retry: min(500 * 2**retry, 30_000) for retry in range(9)})
 
-    async def test_the_queue_says_where_the_backoff_begins_and_ends(self, subject: Subject) -> None:
+    async def test_the_policy_of_the_queue_sets_the_base_and_cap_of_the_backoff(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(backoff_base_ms=4_000, backoff_cap_ms=10_000)
             await _check_backoff(subject, q, {0: 4_000, 1: 8_000, 2: 10_000, 70: 10_000})
 
-    async def test_a_retry_comes_at_the_time_that_the_nack_answered(self, subject: Subject) -> None:
+    async def test_a_retry_is_due_at_the_time_that_the_nack_returned(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(backoff_base_ms=_HOUR_MS, backoff_cap_ms=_HOUR_MS)
@@ -215,12 +219,12 @@ class RetryLaws:
             assert [again.id for again in await q.claim()] == [id]
 
     @pytest.mark.parametrize("defer", [False, True], ids=["nack", "defer"])
-    async def test_a_nack_may_give_its_own_delay(self, subject: Subject, defer: bool) -> None:
+    async def test_a_nack_can_set_its_own_delay(self, subject: Subject, defer: bool) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue("a")
             [m] = await q.claim()
-            result = await m.nack("later", delay=45, defer=defer)  # beyond the backoff's cap
+            result = await m.nack("later", delay=45, defer=defer)  # above the cap of the backoff
             assert result.retry_at == subject.clock.now_ms() + 45_000
             subject.clock.advance(44_999)
             assert await q.claim() == []
@@ -236,12 +240,12 @@ class RetryLaws:
                 await m.nack(error, delay=0)
                 assert (await q.get(id)).last_error == error
 
-    async def test_a_dead_letter_says_retries_when_the_retries_of_its_worker_are_used_up(
+    async def test_the_reason_of_a_dead_letter_shows_whether_its_worker_used_up_the_retries(
         self, subject: Subject
     ) -> None:
         async with subject.open() as hf:
             for retries, error, reason in ((0, ValueError("no"), "retries"), (0, Reject("never"), "final")):
-                with told((retries, error)):
+                with note_case((retries, error)):
                     worker = Worker(hf, clock=subject.clock)
                     q = hf.queue(reason)
 

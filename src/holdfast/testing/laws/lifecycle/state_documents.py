@@ -1,4 +1,4 @@
-"""A message's state document and progress (SPEC 3.6)."""
+"""The state document and the progress of a message (SPEC 3.6)."""
 
 import pytest
 
@@ -22,13 +22,13 @@ class StateDocumentLaws:
             with pytest.raises(InvalidArgument):
                 _ = message.state
 
-    async def test_each_save_gives_a_new_etag(self, subject: Subject) -> None:
+    async def test_each_save_returns_a_new_etag(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"")
             [message] = await q.claim(state=True)
             etags = [await message.save_state({"step": step}) for step in range(3)]
-            # The same document once more: still a save of its own.
+            # Saving the same document again is a new save.
             etags.append(await message.save_state({"step": 2}))
             assert None not in etags
             assert len(set(etags)) == 4
@@ -60,7 +60,7 @@ class StateDocumentLaws:
             await message.nack(delay=0)
             [message] = await q.claim(state=True, lease=1)
             assert message.state == [1]
-            # The ETag read by this claim is good for its first save.
+            # The ETag from the claim is valid for the first save.
             etag = await message.save_state([1, 2])
             subject.clock.advance(1_000)
             [message] = await q.claim(state=True)
@@ -68,7 +68,7 @@ class StateDocumentLaws:
             [message] = await q.claim(state=True)
             assert (message.state, message.etag) == ([1, 2], etag)
 
-    async def test_the_state_goes_to_the_dead_letters_and_back_with_its_message(self, subject: Subject) -> None:
+    async def test_a_dead_letter_and_a_redriven_message_keep_their_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, other = hf.queue("q"), hf.queue("other", tenant="acme")
             [id] = await q.enqueue(b"")
@@ -88,14 +88,14 @@ class StateDocumentLaws:
             assert (message.state, message.etag) == ({"done": 3}, etag)
             assert (await other.get(id)).progress == progress
 
-    async def test_only_the_current_lease_saves(self, subject: Subject) -> None:
+    async def test_only_the_current_lease_can_save_the_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"")
             [old] = await q.claim(state=True, lease=1)
             await old.save_state("old")
             subject.clock.advance(1_000)
-            # Refused even before anyone has returned the expired lease.
+            # The save is refused even before the expired message is returned to the queue.
             with pytest.raises(StaleLease):
                 await old.save_state("too late")
             with pytest.raises(StaleLease):
@@ -112,7 +112,7 @@ class StateDocumentLaws:
             with pytest.raises(StaleLease):
                 await new.save_state("after the ack")
 
-    async def test_each_message_has_a_state_of_its_own(self, subject: Subject) -> None:
+    async def test_each_message_has_its_own_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue([b""] * 3)
@@ -122,7 +122,7 @@ class StateDocumentLaws:
                 await message.nack(delay=0)
             assert [each.state for each in await q.claim(limit=3, state=True)] == [0, None, 2]
 
-    async def test_progress_shows_in_a_look_up_and_leaves_the_document_alone(self, subject: Subject) -> None:
+    async def test_progress_is_shown_by_a_look_up_and_does_not_change_the_document(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue(b"")
@@ -134,14 +134,14 @@ class StateDocumentLaws:
                 shown = (await q.get(id)).progress
                 assert shown is not None
                 assert (shown.percent, shown.text) == (percent, text)
-            # Progress is told by the way: it must not take a save's ETag from under it.
+            # Progress must not change the ETag of the state document.
             await message.save_state({"a": 2}, etag=etag)
             await message.nack(delay=0)
             [message] = await q.claim(state=True)
             assert message.state == {"a": 2}
             assert (await q.get(id)).progress == shown
 
-    async def test_a_state_is_no_transition_and_no_part_of_the_counted_bytes(self, subject: Subject) -> None:
+    async def test_saving_state_and_progress_writes_no_event_and_counts_no_bytes(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"12345")
@@ -151,7 +151,7 @@ class StateDocumentLaws:
             assert (await q.stats()).bytes == 5
             assert [event.event for event in await hf.journal()] == ["enqueued", "claimed"]
 
-    async def test_a_message_that_is_gone_leaves_no_state_behind(self, subject: Subject) -> None:
+    async def test_an_acked_message_leaves_no_state_behind(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"", key="k")

@@ -1,4 +1,4 @@
-"""SPEC 2.1-2.4, 2.10, 2.14: one state at a time, the transitions between them, and claims that exclude each other."""
+"""States, the transitions between them, and exclusive claims (SPEC 2.1-2.4, 2.10, 2.14)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,13 +15,13 @@ from holdfast.testing.subject import Subject
 _DAY_MS = 86_400_000
 
 
-async def events_of(hf: AsyncHoldfast, id: str) -> list[Event]:
-    """What the journal says of one message, in order."""
+async def message_events(hf: AsyncHoldfast, id: str) -> list[Event]:
+    """Return the events of one message in the journal, in order."""
     return [each.event for each in await hf.journal(limit=10_000) if each.id == id]
 
 
 async def _state_of(q: AsyncQueue, id: str) -> State:
-    """The message's state, once every view of the queue agrees that it is in that one alone."""
+    """Return the state of the only message in the queue. Assert that look-up, listings and counts agree on it."""
     state = (await q.get(id)).state
     listed = [each for each in State if id in [info.id for info in await q.list(state=each)]]
     assert listed == [state]
@@ -64,9 +64,9 @@ _IN_STATE: dict[State, Callable[[AsyncQueue], Awaitable[str]]] = {
 
 
 class StateLaws:
-    # --- One state at a time, and the ways between them --------------------------------------------------------
+    # --- States and transitions --------------------------------------------------------------------------------
 
-    async def test_a_message_is_in_exactly_one_state_all_its_life(self, subject: Subject) -> None:
+    async def test_a_message_is_always_in_exactly_one_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(keep_succeeded_ms=_DAY_MS)
@@ -89,7 +89,7 @@ class StateLaws:
             await m.ack()
             assert await _state_of(q, id) is State.SUCCEEDED
 
-    async def test_a_verdict_answers_the_state_it_led_to(self, subject: Subject) -> None:
+    async def test_a_verdict_returns_the_resulting_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(["a", "b", "c"])
@@ -101,7 +101,7 @@ class StateLaws:
             result = await failed.nack("never", final=True)
             assert (result.state, result.retry_at) == (State.FAILED, None)
 
-    async def test_a_lease_that_ran_out_makes_its_message_claimable_at_once(self, subject: Subject) -> None:
+    async def test_a_message_is_claimable_as_soon_as_its_lease_expires(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue("a")
@@ -112,7 +112,7 @@ class StateLaws:
             [again] = await q.claim()
             assert again.id == id
 
-    async def test_a_sweep_returns_a_message_whose_lease_ran_out(self, subject: Subject) -> None:
+    async def test_a_sweep_returns_a_message_whose_lease_has_expired(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             id = await _ready(q)
@@ -122,7 +122,7 @@ class StateLaws:
             assert await _state_of(q, id) is State.READY
 
     @pytest.mark.parametrize("state", State)
-    async def test_a_removed_message_is_gone_whatever_its_state(self, subject: Subject, state: State) -> None:
+    async def test_a_message_can_be_removed_in_any_state(self, subject: Subject, state: State) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             id = await _IN_STATE[state](q)
@@ -131,10 +131,10 @@ class StateLaws:
                 await q.get(id)
             subject.clock.advance(_DAY_MS)
             assert await q.claim() == []
-            assert (await events_of(hf, id))[-1] is Event.REMOVED
+            assert (await message_events(hf, id))[-1] is Event.REMOVED
 
     @pytest.mark.parametrize("state", [State.READY, State.IN_FLIGHT, State.SUCCEEDED])
-    async def test_redrive_leaves_alone_what_has_not_failed(self, subject: Subject, state: State) -> None:
+    async def test_redrive_does_not_change_messages_that_have_not_failed(self, subject: Subject, state: State) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             id = await _IN_STATE[state](q)
@@ -142,7 +142,9 @@ class StateLaws:
             assert await _state_of(q, id) is state
 
     @pytest.mark.parametrize("state", [State.IN_FLIGHT, State.FAILED, State.SUCCEEDED])
-    async def test_purge_and_cancel_leave_alone_what_is_not_ready(self, subject: Subject, state: State) -> None:
+    async def test_purge_and_cancel_do_not_change_messages_that_are_not_ready(
+        self, subject: Subject, state: State
+    ) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             id = await _IN_STATE[state](q)
@@ -159,7 +161,7 @@ class StateLaws:
             assert await q.claim(limit=10) == []
             assert await _state_of(q, id) is state
 
-    async def test_the_queue_makes_the_ids_and_a_known_key_answers_the_first_message(self, subject: Subject) -> None:
+    async def test_the_queue_assigns_ids_and_a_known_key_returns_the_first_message(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [first] = await q.enqueue("a", key="k")
@@ -169,7 +171,7 @@ class StateLaws:
             assert other > first
             assert [m.json() for m in await q.claim(limit=10)] == ["a", "c"]
 
-    # --- Claims exclude each other -----------------------------------------------------------------------------
+    # --- Exclusive claims --------------------------------------------------------------------------------------
 
     async def test_twenty_concurrent_claimers_get_each_message_exactly_once(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -216,9 +218,9 @@ class StateLaws:
             assert [m.id for m in await q.claim(limit=10)] == [id]
             with pytest.raises(MessageNotFound):
                 await q.get(other)
-            assert await events_of(hf, other) == [Event.ENQUEUED, Event.CLAIMED, Event.SUCCEEDED]
+            assert await message_events(hf, other) == [Event.ENQUEUED, Event.CLAIMED, Event.SUCCEEDED]
 
-    async def test_keep_succeeded_keeps_the_record_for_that_long(self, subject: Subject) -> None:
+    async def test_an_acked_message_is_kept_for_keep_succeeded_ms(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(keep_succeeded_ms=10_000)

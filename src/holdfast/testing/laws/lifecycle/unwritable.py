@@ -1,4 +1,4 @@
-"""SPEC 3.4, 6.2: a verdict that could not be written is not a stale lease. The lease stands, and trying again helps."""
+"""Verdicts that could not be written (SPEC 3.4, 6.2). The lease is still valid, so the verdict can be retried."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,7 +9,7 @@ from holdfast.client.message import AsyncMessage
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import StaleLease, StoreUnavailable
 from holdfast.model.message import State
-from holdfast.testing.laws.cases import told
+from holdfast.testing.laws.cases import note_case
 from holdfast.testing.subject import Subject
 
 _VERDICTS: dict[str, Callable[[AsyncQueue, AsyncMessage], Awaitable[Any]]] = {
@@ -23,13 +23,13 @@ _VERDICTS: dict[str, Callable[[AsyncQueue, AsyncMessage], Awaitable[Any]]] = {
 
 
 class UnwritableLaws:
-    async def test_a_verdict_that_could_not_be_written_is_store_unavailable_and_the_lease_stands(
+    async def test_a_verdict_that_could_not_be_written_raises_store_unavailable_and_keeps_the_lease(
         self, subject: Subject
     ) -> None:
         unwritable: set[int] = set()
         async with subject.open(unwritable=unwritable) as hf:
             for name, verdict in _VERDICTS.items():
-                with told(name):
+                with note_case(name):
                     q = hf.queue(name)
                     await q.enqueue(b"work")
                     [m] = await q.claim()
@@ -43,7 +43,7 @@ class UnwritableLaws:
                     await m.ack()
                     assert (await q.stats()).in_flight == 0
 
-    async def test_a_block_whose_ack_could_not_be_written_may_be_acked_again(self, subject: Subject) -> None:
+    async def test_a_message_block_whose_ack_could_not_be_written_can_be_acked_again(self, subject: Subject) -> None:
         unwritable: set[int] = set()
         async with subject.open(unwritable=unwritable) as hf:
             q = hf.queue("q")
@@ -62,7 +62,7 @@ class UnwritableLaws:
         unwritable: set[int] = set()
         async with subject.open(unwritable=unwritable) as hf:
             for name, settle in (("ack", AsyncQueue.ack), ("nack", AsyncQueue.nack), ("release", AsyncQueue.release)):
-                with told(name):
+                with note_case(name):
                     q = hf.queue(name)
                     await q.enqueue([b"fine", b"stale", b"unwritable"])
                     fine, stale, unwritten = await q.claim(limit=3)

@@ -1,5 +1,5 @@
-"""Laws of operators' work: listings, bulk verbs, the journal, schedules and forked processes.
+"""Laws of operation: listings, bulk verbs, the journal, schedules and forked processes.
 
-A law must not know a store: it uses the public async API and moves the subject's clock.
+A law must not depend on a particular store: it uses only the public async API and the subject's clock.
 Start in `operators.py`.
 """

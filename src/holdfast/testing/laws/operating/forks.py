@@ -1,4 +1,4 @@
-"""A forked child keeps off what its parent has opened (SPEC 4.9)."""
+"""A store refuses calls in a forked child of the process that opened it (SPEC 4.9)."""
 
 import asyncio
 import gc
@@ -13,7 +13,7 @@ from holdfast.testing.subject import Subject
 
 
 class ForkLaws:
-    async def test_a_forked_child_is_refused_by_name_and_its_parent_goes_on(self, subject: Subject) -> None:
+    async def test_a_forked_child_is_refused_and_its_parent_continues(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             ids = await q.enqueue([b"held", b"ready"])
@@ -31,7 +31,7 @@ class ForkLaws:
 
 
 def _try_calls(hf: AsyncHoldfast, q: AsyncQueue, held: AsyncMessage) -> list[str]:
-    """Every call that was not refused by name."""
+    """Make each call; return those that were not refused with the error for forked processes."""
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "enqueue": lambda: q.enqueue(b"child"),
         "claim": lambda: q.claim(wait=None),
@@ -54,7 +54,7 @@ def _try_calls(hf: AsyncHoldfast, q: AsyncQueue, held: AsyncMessage) -> list[str
                     wrong.append(f"{name}: {error!r}")
             else:
                 wrong.append(f"{name}: {answer!r}")
-        await hf.close()  # the parent's to close: it does nothing here
+        await hf.close()  # has no effect in the child
         gc.collect()
         return wrong
 

@@ -1,4 +1,4 @@
-"""Looking without touching: get, peek, list and exact counts (SPEC 3.7)."""
+"""Reads that change nothing: get, peek, list and exact counts (SPEC 3.7)."""
 
 import random
 from typing import Any
@@ -14,14 +14,14 @@ from holdfast.testing.laws.waiting_tasks import start_claim
 from holdfast.testing.subject import Subject
 
 
-async def listed(q: AsyncQueue, limit: int = 100, **selection: Any) -> list[Info]:
-    """Every page of a listing."""
+async def list_all(q: AsyncQueue, limit: int = 100, **selection: Any) -> list[Info]:
+    """Return the messages of all pages of a listing."""
     found: list[Info] = []
     cursor: str | None = None
     while True:
         page = await q.list(limit=limit, cursor=cursor, **selection)
         assert len(page) <= limit
-        # Else a cursor that goes back would be followed for ever.
+        # Without this check, a cursor that moves back would make the loop endless.
         assert not {each.id for each in found} & {each.id for each in page}
         found += page
         cursor = page.cursor
@@ -30,7 +30,7 @@ async def listed(q: AsyncQueue, limit: int = 100, **selection: Any) -> list[Info
 
 
 async def _recount(q: AsyncQueue, now_ms: int) -> dict[str, int]:
-    everything = await listed(q)
+    everything = await list_all(q)
     due = [each.visible_at for each in everything if each.state == "ready" and each.visible_at <= now_ms]
     states = [each.state.value for each in everything]
     return {
@@ -57,7 +57,7 @@ def _counts(stats: Stats) -> dict[str, int]:
 class InspectionLaws:
     # --- Get and peek ----------------------------------------------------------------------------------------
 
-    async def test_get_tells_a_message_s_whole_life(self, subject: Subject) -> None:
+    async def test_get_shows_a_message_at_every_stage_of_its_life(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, start = hf.queue("q"), subject.clock.now_ms()
             [id] = await q.enqueue(b"12345", headers={"ab": "c"}, ttl=3_600, max_retries=1)
@@ -89,7 +89,7 @@ class InspectionLaws:
             assert info.reason is not None
             assert info.settled_at == start + 3_010
 
-    async def test_a_look_shows_the_payload_where_asked_and_never_the_receipt(self, subject: Subject) -> None:
+    async def test_a_look_up_returns_the_payload_on_request_and_never_the_receipt(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue(b"secret")
@@ -100,7 +100,7 @@ class InspectionLaws:
             for info in (await q.get(id, payload=True), *await q.list()):
                 assert message.receipt not in repr(info)
 
-    async def test_an_unknown_id_is_message_not_found(self, subject: Subject) -> None:
+    async def test_an_unknown_id_raises_message_not_found(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue(b"")
@@ -111,7 +111,7 @@ class InspectionLaws:
             with pytest.raises(MessageNotFound):
                 await q.get(id)
 
-    async def test_peek_shows_what_claims_take_next_and_takes_nothing(self, subject: Subject) -> None:
+    async def test_peek_returns_the_next_messages_without_claiming_them(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue([NewMessage(b"low", priority=200), b"first", b"second", NewMessage(b"top", priority=0)])
@@ -127,7 +127,7 @@ class InspectionLaws:
 
     # --- List ------------------------------------------------------------------------------------------------
 
-    async def test_list_gives_the_messages_of_a_state(self, subject: Subject) -> None:
+    async def test_list_returns_the_messages_of_a_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(keep_succeeded_ms=60_000)
@@ -149,12 +149,12 @@ class InspectionLaws:
     async def test_a_listing_in_pages_has_each_message_once_by_id(self, subject: Subject, limit: int) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            # Neither priority nor delay is the order of a listing.
+            # A listing is not ordered by priority or delay.
             ids = await q.enqueue([NewMessage(b"", priority=255 - n, delay=n % 3) for n in range(25)])
-            assert [each.id for each in await listed(q, limit)] == ids
-            assert [each.id for each in await listed(q, limit, state="ready")] == ids
+            assert [each.id for each in await list_all(q, limit)] == ids
+            assert [each.id for each in await list_all(q, limit, state="ready")] == ids
 
-    async def test_a_listing_goes_on_while_messages_come_and_go(self, subject: Subject) -> None:
+    async def test_a_listing_continues_while_messages_are_added_and_removed(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             ids = await q.enqueue([b""] * 20)
@@ -167,7 +167,7 @@ class InspectionLaws:
             assert [each.id for each in found] == ids[8:] + later
             assert found.cursor is None
 
-    async def test_a_filter_means_what_matches_every_field_given(self, subject: Subject) -> None:
+    async def test_a_filter_selects_messages_that_match_every_given_field(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [old] = await q.enqueue(b"", headers={"kind": "a", "n": "1"}, priority=5)
@@ -195,7 +195,7 @@ class InspectionLaws:
             ]
             for filter, expected in meant:
                 assert [each.id for each in await q.list(state="failed", filter=filter)] == expected, filter
-                assert [each.id for each in await listed(q, 1, filter=filter)] == expected, filter
+                assert [each.id for each in await list_all(q, 1, filter=filter)] == expected, filter
 
     # --- Counts ----------------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class InspectionLaws:
             await q.claim(lease=1)
             subject.clock.advance(1_000)
             stats = await q.stats()
-            # A sweep of its own may have come first.
+            # The store may already have swept by itself.
             assert (stats.in_flight, stats.ready) in [(1, 0), (0, 1)]
             await subject.sweep(hf)
             stats = await q.stats()
@@ -251,7 +251,7 @@ class InspectionLaws:
             await q.enqueue(b"low", priority=255)
             subject.clock.advance(3_000)
             assert (await q.stats()).oldest_ready_age_ms == 3_000
-            # The delayed one goes first by priority; the age is of the oldest, not of the first.
+            # The delayed message is first by priority, but the age is that of the oldest message.
             await q.claim()
             assert (await q.stats()).oldest_ready_age_ms == 3_000
             await q.claim()
@@ -280,7 +280,7 @@ class InspectionLaws:
             ]
 
     @pytest.mark.parametrize("seed", range(3))
-    async def test_counts_equal_a_recount_whatever_happened(self, subject: Subject, seed: int) -> None:
+    async def test_counts_equal_a_recount_after_random_calls(self, subject: Subject, seed: int) -> None:
         dice = random.Random(seed)
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -303,14 +303,14 @@ class InspectionLaws:
                                 case 3:
                                     await message.release()
                                 case _:
-                                    pass  # left to its lease
+                                    pass  # its lease expires later
                     case 5:
                         subject.clock.advance(dice.choice([1, 500, 1_000]))
                         await subject.sweep(hf)
                     case 6:
                         await q.redrive({"ids": [each.id for each in (await q.list(state="failed"))[:2]]})
                     case 7:
-                        for info in dice.sample(everything := await listed(q), min(1, len(everything))):
+                        for info in dice.sample(everything := await list_all(q), min(1, len(everything))):
                             await q.remove(info.id)
                     case _:
                         await q.move(dice.choice(["away", "back"]), filter={"priority": dice.randrange(99, 101)})

@@ -1,4 +1,4 @@
-"""The journal: one event for each transition (SPEC 9.1)."""
+"""The journal, which has one event for each transition (SPEC 9.1)."""
 
 import pytest
 
@@ -11,10 +11,10 @@ DAY_MS = 86_400_000
 
 
 async def events_of(hf: AsyncHoldfast, after: str | None = None, tenant: str | None = None) -> list[JournalEvent]:
-    """Everything behind a position, a page at a time."""
+    """Return all events after a position, read page by page."""
     events: list[JournalEvent] = []
     while page := await hf.journal(after=after, tenant=tenant):
-        # Else a position that goes back would be read for ever.
+        # Without this check, a position that moves back would make the loop endless.
         assert not {(each.shard, each.seq) for each in events} & {(each.shard, each.seq) for each in page}
         events += page
         after = page.next
@@ -55,14 +55,14 @@ class JournalLaws:
                 "retried": "first",
                 "failed": "second",
             }
-            # Wait and work time come from the row alone: when the attempt it tells of was claimed.
+            # Waiting and working times are computed from the event alone, so it has the time of its claim.
             worked = [
                 event for event in events if event.event in ("claimed", "extended", "retried", "failed", "succeeded")
             ]
             assert [(event.claimed_at or 0) - start for event in worked] == [10, 10, 10, 30, 30, 30, 40, 40]
             assert events[0].claimed_at is None
 
-    async def test_a_lease_that_ran_out_is_told_before_the_claim_that_follows(self, subject: Subject) -> None:
+    async def test_the_event_of_an_expired_lease_precedes_the_event_of_the_next_claim(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"", max_retries=1)
@@ -76,7 +76,7 @@ class JournalLaws:
             assert [event.attempt for event in events] == [0, 1, 1, 2, 2]
             assert events[-1].reason is not None
 
-    async def test_a_ttl_that_ran_out_is_told_whether_kept_or_dropped(self, subject: Subject) -> None:
+    async def test_the_end_of_a_ttl_writes_an_event_for_kept_and_dropped_messages(self, subject: Subject) -> None:
         async with subject.open() as hf:
             kept, dropped = hf.queue("kept"), hf.queue("dropped")
             await dropped.set_policy(on_ttl="drop")
@@ -88,7 +88,7 @@ class JournalLaws:
             assert {name: event.event for name, event in ends.items()} == {"kept": "failed", "dropped": "removed"}
             assert {event.reason for event in ends.values()} == {"ttl"}
 
-    async def test_operators_verbs_are_told_for_each_message(self, subject: Subject) -> None:
+    async def test_operators_verbs_write_an_event_for_each_message(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             ids = await q.enqueue([b""] * 6)
@@ -103,7 +103,7 @@ class JournalLaws:
             assert {event.id for event in events if event.event == "moved"} == {ids[2]}
             assert [event.id for event in await events_of(hf, after=position)] == ids[3:]
 
-    async def test_what_changes_nothing_is_not_told(self, subject: Subject) -> None:
+    async def test_a_call_that_changes_nothing_writes_no_event(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await hf.tenant().set(quotas={"max_messages": 1})
@@ -126,7 +126,7 @@ class JournalLaws:
             assert await events_of(hf) == before
             assert [event.event for event in before] == ["enqueued", "claimed", "succeeded"]
 
-    async def test_a_reader_s_position_divides_what_it_has_read_from_what_comes(self, subject: Subject) -> None:
+    async def test_reading_from_a_position_returns_exactly_the_later_events(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             empty = await hf.journal()
@@ -141,12 +141,12 @@ class JournalLaws:
             ids += await q.enqueue(b"")
             assert [event.id for event in await hf.journal(after=end.next)] == ids[5:]
             assert [event.id for event in await hf.journal(after=third.next)] == ids[5:]
-            # A position is not used up by reading on from it.
+            # A position can be read from more than once.
             assert [event.id for event in await hf.journal(after=first.next)] == ids[2:]
             if empty.next:
                 assert [event.id for event in await hf.journal(after=empty.next)] == ids
 
-    async def test_the_sequence_rises_in_each_shard(self, subject: Subject) -> None:
+    async def test_the_sequence_increases_in_each_shard(self, subject: Subject) -> None:
         async with subject.open() as hf:
             for name in ("a", "b", "c"):
                 q = hf.queue(name)
@@ -160,7 +160,7 @@ class JournalLaws:
                 assert seen == sorted(set(seen))
             assert sum(map(len, sequences.values())) == 27
 
-    async def test_a_tenant_s_events_can_be_read_alone(self, subject: Subject) -> None:
+    async def test_a_tenant_s_events_can_be_read_separately(self, subject: Subject) -> None:
         async with subject.open() as hf:
             for number in range(30):
                 await hf.queue("q", tenant="acme" if number % 10 == 0 else "other").enqueue(str(number))
@@ -168,7 +168,7 @@ class JournalLaws:
             assert len(mine) == 3
             assert {event.tenant for event in mine} == {"acme"}
             assert [event for event in await events_of(hf) if event.tenant == "acme"] == mine
-            # However few a page holds, it is the tenant's own and the position goes on.
+            # A page of any size has only events of the tenant, and its position advances.
             pages = [await hf.journal(limit=1, tenant="acme")]
             while pages[-1] and len(pages) < 10:
                 pages.append(await hf.journal(after=pages[-1].next, limit=1, tenant="acme"))
@@ -198,5 +198,5 @@ class JournalLaws:
             subject.clock.advance(2)
             await subject.sweep(hf)
             assert [event.id for event in await events_of(hf)] == [late]
-            # A reader that was away for longer goes on with what there is.
+            # A reader that returns after the retention continues with the remaining events.
             assert [event.id for event in await events_of(hf, after=old)] == [late]

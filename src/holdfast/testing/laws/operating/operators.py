@@ -1,4 +1,4 @@
-"""What operators do to a queue: pause, bulk verbs, policy, and deletion in two phases (SPEC 3.8, 8.11)."""
+"""Operations on a queue: pause, bulk verbs, policy, and deletion in two phases (SPEC 3.8, 8.11)."""
 
 import asyncio
 from typing import Any
@@ -8,16 +8,16 @@ import pytest
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import Draining, MessageNotFound, PayloadTooLarge, QueueNotFound, StaleLease
 from holdfast.model.ids import MessageId
-from holdfast.testing.laws.operating.inspection import listed
-from holdfast.testing.laws.waiting_tasks import soon, turns
+from holdfast.testing.laws.operating.inspection import list_all
+from holdfast.testing.laws.waiting_tasks import finish, run_others
 from holdfast.testing.subject import Subject
 
-# Below and at the atomic steps of 1,000 in which bulk verbs work; and two of them with a rest of one.
+# Bulk verbs work in atomic steps of 1,000 messages: none, one, one full step, two steps and one message.
 SIZES = [0, 1, 1_000, 2_001]
 
 
-async def fill_failed(q: AsyncQueue, number: int, **options: Any) -> list[MessageId]:
-    """That many dead letters."""
+async def add_failed(q: AsyncQueue, number: int, **options: Any) -> list[MessageId]:
+    """Add `number` dead letters to the queue and return their ids."""
     await q.set_policy()
     ids = await q.enqueue([b"bad"] * number, **options)
     if ids:
@@ -46,7 +46,7 @@ class OperatorLaws:
             assert not (await q.stats()).paused
             assert len(await q.claim(limit=10)) == 3
 
-    async def test_pause_is_of_one_queue(self, subject: Subject) -> None:
+    async def test_pause_affects_one_queue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, other = hf.queue("q"), hf.queue("other")
             for each in (q, other):
@@ -57,12 +57,12 @@ class OperatorLaws:
     # --- Purge and cancel ------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("size", SIZES)
-    async def test_purge_takes_what_is_ready_and_delayed_and_never_what_is_in_flight(
+    async def test_purge_deletes_ready_and_delayed_messages_but_none_in_flight(
         self, subject: Subject, size: int
     ) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            await fill_failed(q, 2)
+            await add_failed(q, 2)
             await q.enqueue([b"held"] * 2)
             held = await q.claim(limit=2)
             await q.enqueue([b"x"] * size)
@@ -74,10 +74,10 @@ class OperatorLaws:
             assert all(each.ok for each in await q.ack(held))
 
     @pytest.mark.parametrize("size", SIZES)
-    async def test_purge_takes_the_failed_when_asked(self, subject: Subject, size: int) -> None:
+    async def test_purge_deletes_failed_messages_on_request(self, subject: Subject, size: int) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            await fill_failed(q, size)
+            await add_failed(q, size)
             await q.enqueue([b"x"] * 2)
             await q.claim()
             assert (await q.purge("failed")).changed == size
@@ -85,7 +85,7 @@ class OperatorLaws:
             assert (stats.ready, stats.in_flight, stats.failed) == (1, 1, 0)
 
     @pytest.mark.parametrize("size", SIZES)
-    async def test_cancel_removes_what_is_ready_and_matches(self, subject: Subject, size: int) -> None:
+    async def test_cancel_deletes_ready_messages_that_match(self, subject: Subject, size: int) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue([b""] * 2, headers={"kind": "bad"}, priority=0)
@@ -100,7 +100,7 @@ class OperatorLaws:
     # --- Reprioritise and move -------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("size", SIZES)
-    async def test_reprioritise_changes_the_order_of_what_matches(self, subject: Subject, size: int) -> None:
+    async def test_reprioritise_changes_the_order_of_matching_messages(self, subject: Subject, size: int) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             others = await q.enqueue([b""] * 2)
@@ -111,7 +111,7 @@ class OperatorLaws:
             assert {each.priority for each in claimed[:size]} <= {1}
 
     @pytest.mark.parametrize("size", SIZES)
-    async def test_move_takes_messages_with_their_life_to_another_queue(self, subject: Subject, size: int) -> None:
+    async def test_move_keeps_every_field_of_the_moved_messages(self, subject: Subject, size: int) -> None:
         async with subject.open() as hf:
             q, target = hf.queue("q"), hf.queue("target", tenant="acme")
             [first] = await q.enqueue(b"x", priority=3, headers={"a": "b"}, delay=60, group="g")
@@ -119,16 +119,16 @@ class OperatorLaws:
             before = await q.get(first, payload=True)
             moved = await q.move("target", tenant="acme")
             assert (moved.matched, moved.changed) == (size + 1, size + 1)
-            assert [each.id for each in await listed(target)] == [first, *ids]
+            assert [each.id for each in await list_all(target)] == [first, *ids]
             assert await target.get(first, payload=True) == before
             assert await q.list() == []
             assert (await hf.tenant("default").stats()).bytes == 0
             assert (await hf.tenant("acme").stats()).bytes == size + 3
 
-    async def test_move_takes_what_matches_in_the_state_asked_for(self, subject: Subject) -> None:
+    async def test_move_moves_matching_messages_of_the_given_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, target = hf.queue("q"), hf.queue("target")
-            dead = await fill_failed(q, 3)
+            dead = await add_failed(q, 3)
             await q.enqueue([b""] * 2)
             [held] = await q.claim()
             assert (await q.move("target", state="failed", filter={"ids": dead[:2]})).changed == 2
@@ -142,10 +142,10 @@ class OperatorLaws:
     # --- Redrive ---------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("size", SIZES)
-    async def test_redrive_brings_back_every_failed_message(self, subject: Subject, size: int) -> None:
+    async def test_redrive_makes_every_failed_message_ready(self, subject: Subject, size: int) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            ids = await fill_failed(q, size)
+            ids = await add_failed(q, size)
             redriven = await q.redrive()
             assert (redriven.matched, redriven.redriven) == (size, size)
             claimed = await q.claim(limit=10_000)
@@ -153,7 +153,7 @@ class OperatorLaws:
             assert {(each.attempt, each.version) for each in claimed} <= {(2, 2)}
             assert (await q.stats()).failed == 0
 
-    async def test_redrive_gives_a_fresh_retry_budget_and_ttl(self, subject: Subject) -> None:
+    async def test_redrive_gives_a_full_retry_budget_and_ttl(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             [id] = await q.enqueue(b"", ttl=10, max_retries=1)
@@ -170,10 +170,12 @@ class OperatorLaws:
                 assert (await message.nack(delay=0)).state == state
 
     @pytest.mark.parametrize("verb", ["redrive", "move", "remove", "purge"])
-    async def test_a_dead_letter_of_a_group_is_like_any_other(self, subject: Subject, verb: str) -> None:
+    async def test_a_dead_letter_of_a_group_can_be_redriven_moved_and_deleted(
+        self, subject: Subject, verb: str
+    ) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            [id] = await fill_failed(q, 1, group="g")
+            [id] = await add_failed(q, 1, group="g")
             match verb:
                 case "redrive":
                     await q.redrive()
@@ -186,11 +188,11 @@ class OperatorLaws:
             assert (await q.stats()).failed == 0
             assert (await q.stats()).ready == (verb == "redrive")
 
-    async def test_redrive_takes_what_matches_and_a_dry_run_takes_nothing(self, subject: Subject) -> None:
+    async def test_redrive_takes_matching_messages_and_a_dry_run_changes_nothing(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            await fill_failed(q, 3, headers={"kind": "a"})
-            await fill_failed(q, 1_200, headers={"kind": "b"})
+            await add_failed(q, 3, headers={"kind": "a"})
+            await add_failed(q, 1_200, headers={"kind": "b"})
             for filter, meant in ((None, 1_203), ({"headers": {"kind": "a"}}, 3), ({"error_contains": "no"}, 0)):
                 dry = await q.redrive(filter, dry_run=True)
                 assert (dry.matched, dry.redriven) == (meant, 0)
@@ -198,10 +200,10 @@ class OperatorLaws:
             assert (await q.redrive({"headers": {"kind": "a"}})).redriven == 3
             assert {each.headers["kind"] for each in await q.claim(limit=10)} == {"a"}
 
-    async def test_redrive_may_edit_one_message_and_takes_only_that(self, subject: Subject) -> None:
+    async def test_redrive_can_edit_one_message_and_takes_only_that_one(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            ids = await fill_failed(q, 3)
+            ids = await add_failed(q, 3)
             redriven = await q.redrive(edit={"id": ids[1], "payload": b"mended"})
             assert (redriven.matched, redriven.redriven) == (1, 1)
             [message] = await q.claim(limit=10)
@@ -212,7 +214,7 @@ class OperatorLaws:
     async def test_an_edit_that_is_too_large_is_refused(self, subject: Subject) -> None:
         async with subject.open(max_payload=10) as hf:
             q = hf.queue("q")
-            [id] = await fill_failed(q, 1)
+            [id] = await add_failed(q, 1)
             with pytest.raises(PayloadTooLarge):
                 await q.redrive(edit={"id": id, "payload": b"x" * 11})
             assert (await q.get(id, payload=True)).payload == b"bad"
@@ -221,27 +223,27 @@ class OperatorLaws:
     async def test_redrive_keeps_to_its_rate(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            await fill_failed(q, 10)
+            await add_failed(q, 10)
             redriving = asyncio.create_task(q.redrive(rate_per_s=2))
             for step in range(10):
-                # One each half second: as many as have been let through, and not one more.
+                # The rate allows one message each half second.
                 while (ready := (await q.stats()).ready) <= step and not redriving.done():
-                    await turns()
+                    await run_others()
                 assert ready == step + 1
-                await turns()
+                await run_others()
                 assert (await q.stats()).ready == step + 1
                 subject.clock.advance(500)
-            changed = await soon(redriving)
+            changed = await finish(redriving)
             assert (changed.matched, changed.redriven) == (10, 10)
 
-    async def test_a_redrive_cut_short_is_taken_up_where_it_ended(self, subject: Subject) -> None:
+    async def test_a_second_redrive_completes_a_cancelled_one(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            await fill_failed(q, 10)
+            await add_failed(q, 10)
             redriving = asyncio.create_task(q.redrive(rate_per_s=1))
             for step in range(3):
                 while (await q.stats()).ready <= step:
-                    await turns()
+                    await run_others()
                 subject.clock.advance(1_000)
             redriving.cancel()
             await asyncio.wait([redriving])
@@ -253,7 +255,9 @@ class OperatorLaws:
 
     # --- Policy ----------------------------------------------------------------------------------------------
 
-    async def test_set_policy_changes_what_is_given_and_answers_the_whole(self, subject: Subject) -> None:
+    async def test_set_policy_changes_only_the_given_fields_and_returns_the_whole_policy(
+        self, subject: Subject
+    ) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             policy = await q.set_policy(max_retries=5)
@@ -265,7 +269,7 @@ class OperatorLaws:
             assert await q.policy() == again
             assert (await hf.queue("other").set_policy()).max_retries == 3
 
-    async def test_a_policy_holds_from_now_on(self, subject: Subject) -> None:
+    async def test_a_changed_policy_applies_to_stored_messages(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue([b""] * 2)
@@ -276,7 +280,7 @@ class OperatorLaws:
 
     # --- Deletion --------------------------------------------------------------------------------------------
 
-    async def test_a_draining_queue_takes_and_gives_nothing_while_leases_settle(self, subject: Subject) -> None:
+    async def test_a_draining_queue_refuses_enqueues_and_claims_and_accepts_verdicts(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await hf.queue("other").enqueue(b"")
@@ -333,10 +337,10 @@ class OperatorLaws:
             await subject.sweep(hf)
             assert await hf.queues() == []
 
-    async def test_everything_of_a_deleted_queue_is_gone_and_told(self, subject: Subject) -> None:
+    async def test_a_deleted_queue_leaves_only_its_journal_events(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q", tenant="acme")
-            await fill_failed(q, 2)
+            await add_failed(q, 2)
             ids = await q.enqueue([b"x"] * 2_500)
             await q.enqueue(b"", delay=60)
             await q.delete()
@@ -348,7 +352,7 @@ class OperatorLaws:
             assert len(removed) == len(set(removed)) == 2_503
             assert set(ids) < set(removed)
 
-    async def test_a_deleted_queue_s_name_can_be_used_again_and_begins_anew(self, subject: Subject) -> None:
+    async def test_a_deleted_queue_s_name_can_be_reused_for_a_new_queue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(max_retries=9)
@@ -371,7 +375,7 @@ class OperatorLaws:
             assert await q.ledger("spark") == []
             assert [each.payload for each in await q.claim(limit=10)] == [b"fresh"]
 
-    async def test_deleting_what_is_not_there_is_queue_not_found(self, subject: Subject) -> None:
+    async def test_deleting_an_unknown_queue_raises_queue_not_found(self, subject: Subject) -> None:
         async with subject.open() as hf:
             with pytest.raises(QueueNotFound):
                 await hf.queue("q").delete()

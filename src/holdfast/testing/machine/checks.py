@@ -1,4 +1,4 @@
-"""A store and the model side by side, and everything that can be seen of the one held against the other."""
+"""Checks that compare everything visible in a store with the model, after each step of the queue machine."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _FAILED_REASONS = {"retries", "final", "lease_expired", "ttl"}
 
 
 class FixedDice:
-    """Tokens of a seed, and always the same roll: so every backoff is known beforehand."""
+    """Dice with seeded tokens and a constant roll, so that the model knows every backoff in advance."""
 
     def __init__(self, seed: int) -> None:
         self.tokens = SeededDice(seed).tokens
@@ -32,21 +32,21 @@ class FixedDice:
 
 
 @dataclass(slots=True)
-class Handle:
-    """One delivery, current or long stale, as its claimer keeps it."""
+class HeldDelivery:
+    """A delivery as its claimer keeps it, with a receipt that may be stale."""
 
     id: int
     ref: Ref
     receipt: str
     etag: str | None
-    # None after a crash: the connection it came by is gone, the receipt still counts.
+    # None after a crash: the connection that delivered it is gone, but the receipt is still valid.
     message: BlockingMessage | None
 
 
-class QueueWatch(RuleBasedStateMachine):
-    """Two tenants with two queues each, and no rules yet: what holds after whatever a rule does."""
+class QueueChecks(RuleBasedStateMachine):
+    """A state machine with the invariants that hold after every rule, but no rules: two tenants, two queues each."""
 
-    # A subclass that sets it gives `reopen` as well.
+    # A subclass that sets this to true must also implement `reopen`.
     can_crash = False
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class QueueWatch(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.dice = FixedDice(seed=0)
         self.model = QueueModel(REFS, ROLL)
-        self.handles: list[Handle] = []
+        self.deliveries: list[HeldDelivery] = []
         self.highest_id = 0
         self.highest_version: dict[int, int] = {}
         self.etags: dict[int, list[str]] = defaultdict(list)
@@ -65,26 +65,26 @@ class QueueWatch(RuleBasedStateMachine):
         for ref in REFS:
             self._queue(ref).set_policy()
 
-    # --- What a store's own machine gives ------------------------------------------------------------------------
+    # --- Implemented by a subclass -------------------------------------------------------------------------------
 
     def make_store(self, dice: Dice) -> Store:
-        """A fresh, empty store."""
+        """Return a new, empty store."""
         raise NotImplementedError
 
     def reopen(self) -> Store:
-        """End the store as a killed process would, and make one that opens what is left."""
+        """End the store as a killed process would, and return a store that opens the remaining files."""
         raise NotImplementedError
 
     def teardown(self) -> None:
         self.hf.close()
 
-    # --- What can be seen ----------------------------------------------------------------------------------------
+    # --- Invariants ----------------------------------------------------------------------------------------------
 
     @invariant()
     def every_message_is_as_the_model_says(self) -> None:
         for ref in REFS:
             queue = self._queue(ref)
-            records = self.model.of(ref)
+            records = self.model.messages_of(ref)
             assert [info.snowflake for info in queue.list(limit=_EVERYTHING)] == [record.id for record in records]
             for record in records:
                 _check_info(queue.get(record.id, payload=True), record)
@@ -126,7 +126,7 @@ class QueueWatch(RuleBasedStateMachine):
         }
         assert dict(self.journal) == expected
 
-    # --- Parts ---------------------------------------------------------------------------------------------------
+    # --- Steps ---------------------------------------------------------------------------------------------------
 
     @property
     def _now(self) -> int:
@@ -138,9 +138,9 @@ class QueueWatch(RuleBasedStateMachine):
     def _queue(self, ref: Ref) -> Queue:
         return self.hf.queue(ref[1], tenant=ref[0])
 
-    def _pick(self, pick: int, stale: bool, connected: bool = False) -> Handle:
-        """Some handle: one that holds its lease where there is one, or any of them."""
-        known = [handle for handle in self.handles if handle.message or not connected]
+    def _pick(self, pick: int, stale: bool, connected: bool = False) -> HeldDelivery:
+        """Return a delivery: one with a current lease if there is one, or any delivery if `stale` is true."""
+        known = [delivery for delivery in self.deliveries if delivery.message or not connected]
         current = [each for each in known if self.model.held_by(each.ref, each.receipt, self._now)]
         chosen = known if stale or not current else current
         return chosen[pick % len(chosen)]
@@ -153,13 +153,15 @@ class QueueWatch(RuleBasedStateMachine):
         return failed[pick % len(failed)]
 
     def _check_delivery(self, message: BlockingMessage, record: ModelMessage) -> None:
-        assert "succeeded" not in {event for event, *_ in self.model.events[record.id]}, "acked, and delivered again"
-        assert message.version > self.highest_version.get(record.id, 0), "the version did not grow"
+        assert "succeeded" not in {event for event, *_ in self.model.events[record.id]}, (
+            "an acked message was delivered again"
+        )
+        assert message.version > self.highest_version.get(record.id, 0), "the version did not increase"
         self.highest_version[record.id] = message.version
         if self.can_crash:
             record.version = max(record.version, message.version)
         assert message.version == record.version
-        assert message.receipt not in {handle.receipt for handle in self.handles}
+        assert message.receipt not in {delivery.receipt for delivery in self.deliveries}
         assert message.attempt == record.attempt
         assert message.payload == record.payload
         assert message.headers == record.headers
@@ -170,14 +172,14 @@ class QueueWatch(RuleBasedStateMachine):
         assert message.correlation_id == (record.correlation_id or MessageId(record.id))
 
     def _expected_counts(self, ref: Ref) -> dict[str, int]:
-        ready = self.model.of(ref, "ready")
+        ready = self.model.messages_of(ref, "ready")
         due = [record.visible_at for record in ready if record.visible_at <= self._now]
         return {
             "ready": len(due),
             "delayed": len(ready) - len(due),
-            "in_flight": len(self.model.of(ref, "in_flight")),
-            "failed": len(self.model.of(ref, "failed")),
-            "bytes": sum(record.bytes for record in self.model.of(ref)),
+            "in_flight": len(self.model.messages_of(ref, "in_flight")),
+            "failed": len(self.model.messages_of(ref, "failed")),
+            "bytes": sum(record.bytes for record in self.model.messages_of(ref)),
             "oldest_ready_age_ms": self._now - min(due, default=self._now),
         }
 
