@@ -9,12 +9,7 @@ from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, StateChange, Verdict
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import (
-    Capabilities,
-    Claims,
-    JournalPage,
-    Listener,
-)
+from holdfast.stores.contract import Listener
 from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.verdicts import save_state
@@ -44,6 +39,7 @@ from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.transactions.runner import PostgresUnits, StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresParts
+from holdfast.stores.values import Capabilities, Claims, JournalPage
 from holdfast.telemetry.figures import Figures
 
 

@@ -12,12 +12,12 @@ from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.model.schedules import Schedule, Tick
-from holdfast.stores.contract import DueSchedules, QueueChange, QueueRow, TenantRow
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.tenants import Tenants
 from holdfast.stores.rocks.payloads.pieces import RocksPieceReader
 from holdfast.stores.rocks.payloads.staging import RocksStage
 from holdfast.stores.rocks.shard import Shard
+from holdfast.stores.values import DueSchedules, QueueChange, QueueRow, TenantRow
 
 
 class Router:

@@ -12,7 +12,7 @@ from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Filter, Move, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import AlterStep, Claims, Listener, Listing, QueueRow, Swept
+from holdfast.stores.contract import Listener
 from holdfast.stores.disk.free_space import DiskRoom
 from holdfast.stores.logic.bulk import alter
 from holdfast.stores.logic.claims import claim
@@ -38,6 +38,7 @@ from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.queues.sweep import RocksSweep
 from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
+from holdfast.stores.values import AlterStep, Claims, Listing, QueueRow, Swept
 
 
 class Shard:

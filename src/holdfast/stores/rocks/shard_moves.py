@@ -3,10 +3,10 @@
 from holdfast.model.message import Pieces
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, states_of
-from holdfast.stores.contract import AlterStep
 from holdfast.stores.logic.bulk import alter
 from holdfast.stores.rocks.engine.shard_links import ShardLinks
 from holdfast.stores.rocks.shard import Shard
+from holdfast.stores.values import AlterStep
 
 # Maximum number of payload bytes in pieces that one step copies to another shard. A single larger payload is copied in
 # a step of its own.

@@ -20,19 +20,7 @@ from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Filter, Move, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime, Ticket, shield
-from holdfast.stores.contract import (
-    AlterStep,
-    Capabilities,
-    Claims,
-    JournalPage,
-    LedgerStore,
-    LimitedQueueDirectory,
-    Listener,
-    Listing,
-    PayloadStore,
-    ScheduleStore,
-    Swept,
-)
+from holdfast.stores.contract import LedgerStore, LimitedQueueDirectory, Listener, PayloadStore, ScheduleStore
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.free_space import LOW_DISK_BYTES, DiskRoom
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
@@ -58,6 +46,7 @@ from holdfast.stores.rocks.recovery.opening import lock_directory
 from holdfast.stores.rocks.routing import RoutedDirectory, RoutedLedgers, RoutedPayloads, RoutedSchedules, Router
 from holdfast.stores.rocks.shard import Shard
 from holdfast.stores.rocks.shard_moves import move_between_shards
+from holdfast.stores.values import AlterStep, Capabilities, Claims, JournalPage, Listing, Swept
 from holdfast.telemetry.figures import SYNC_BOUNDS, FamilyFigures, Figures, Histogram
 
 _log = logging.getLogger("holdfast")

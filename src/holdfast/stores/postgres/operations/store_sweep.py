@@ -5,7 +5,6 @@ from typing import Any
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.contract import Swept
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import delete_some, remove_oldest
@@ -20,6 +19,7 @@ from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
+from holdfast.stores.values import Swept
 
 # Leases of other servers end too, without a notification, so each server sweeps at least this often.
 LOOK_MS = 5_000

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from holdfast.stores.contract import Swept
 from holdfast.stores.logic.sweep import delete_some, end_by_time
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
@@ -14,6 +13,7 @@ from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
 from holdfast.stores.rocks.queues.publisher import Publisher
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
 from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
+from holdfast.stores.values import Swept
 
 # Does up to a number of changes, and returns how many it did.
 Work = Callable[[int], Awaitable[int]]
