@@ -45,7 +45,7 @@ from holdfast.stores.rocks.recovery.marker import write_marker
 from holdfast.stores.rocks.recovery.opening import lock_directory
 from holdfast.stores.rocks.routing import RoutedDirectory, RoutedLedgers, RoutedPayloads, RoutedSchedules, Router
 from holdfast.stores.rocks.shard import Shard
-from holdfast.stores.rocks.shard_moves import move_between_shards
+from holdfast.stores.rocks.shard_moves import ShardMove
 from holdfast.stores.values import AlterStep, Capabilities, Claims, JournalPage, Listing, Swept
 from holdfast.telemetry.figures import SYNC_BOUNDS, FamilyFigures, Figures, Histogram
 
@@ -385,8 +385,8 @@ class RocksStore:
             target = self._router.find(verb.to)
             if target is not None and target is not shard:
                 # The move goes on if the caller is cancelled: its link must be ended and its copies be deleted.
-                move = move_between_shards(self._links, shard, target, ref, verb, which, after, limit, now_ms)
-                return await shield(self._runtime, move)
+                move = ShardMove(self._links, shard, target)
+                return await shield(self._runtime, move.run(ref, verb, which, after, limit, now_ms))
         return await shard.alter(ref, verb, which, after, limit, now_ms)
 
     # --- Background work and metrics ---------------------------------------------------------------------------
