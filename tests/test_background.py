@@ -496,7 +496,7 @@ STARTERS = {
     "stores/event_loop/link.py": "starts others' work, and logs its error",
     "stores/objects/messages/payloads.py": "one delete, logged by the link; a sweep finds what is left",
     "stores/objects/store.py": "node_number, tidying, watch",
-    "stores/rocks/store.py": "sweep",
+    "stores/rocks/all_shards.py": "sweep",
     "stores/postgres/payloads/staging.py": "one statement, logged by the link; a sweep finds what is left",
     "stores/postgres/store.py": "node_number, uploads, vacuum, notifications",
     "stores/rocks/engine/checkpoints.py": "an error stops the store, by design; a later write begins another",

@@ -17,8 +17,9 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import LoopRuntime
-from holdfast.stores.contract import Claims, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.values import Claims
 from holdfast.testing import HeldCalls, ManualClock, SeededFaults, with_faults
 
 REF = QueueRef("acme", "jobs")

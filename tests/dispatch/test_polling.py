@@ -17,8 +17,9 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import LoopRuntime, Runtime
-from holdfast.stores.contract import Claims, Listener
+from holdfast.stores.contract import Listener
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.values import Claims
 from holdfast.testing import ManualClock
 
 REF = QueueRef("acme", "jobs")

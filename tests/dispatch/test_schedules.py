@@ -20,8 +20,9 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule, ScheduleChange, apply_change
 from holdfast.runtime import LoopRuntime
-from holdfast.stores.contract import DueSchedules, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.values import DueSchedules
 from holdfast.testing import HeldCalls, ManualClock, with_faults
 
 REF = QueueRef("acme", "jobs")

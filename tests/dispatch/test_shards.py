@@ -16,8 +16,8 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import LoopRuntime
-from holdfast.stores.contract import Claims
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.values import Claims
 from holdfast.testing import ManualClock
 
 SLOW, BESIDE, APART = QueueRef("acme", "slow"), QueueRef("acme", "beside"), QueueRef("acme", "apart")

@@ -13,10 +13,10 @@ import aiohttp
 from holdfast.clock import Alarm, Clock
 from holdfast.dice import SystemDice
 from holdfast.doors.http.app import HttpDoor
-from holdfast.doors.http.calls import limits_for
 from holdfast.doors.http.connections.connections import HttpConnections
 from holdfast.doors.http.health import Health
 from holdfast.doors.http.hosts import Hosts
+from holdfast.doors.http.request_bodies import limits_for
 from holdfast.doors.http.routes import make_fallback
 from holdfast.doors.identity import Identity, Open
 from holdfast.model.errors import Unauthenticated

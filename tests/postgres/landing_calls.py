@@ -11,11 +11,11 @@ from holdfast.model.ids import IdMaker
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.runtime import LoopRuntime
-from holdfast.stores.contract import JournalPage
 from holdfast.stores.formats.logged_enqueue import LoggedCall, log_call
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster.database import connect
 from holdfast.stores.postgres.landing.land import LogShard
+from holdfast.stores.values import JournalPage
 
 REF = QueueRef("acme", "mail")
 LOG_SHARD = LogShard(UUID(int=7), 11, 0)

@@ -19,11 +19,12 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import EVERYTHING, ClaimRequest, Settle, Verdict
 from holdfast.runtime import LoopRuntime
-from holdfast.stores.contract import Claims, QueueChange, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.shortcuts import SHORTCUTS
+from holdfast.stores.values import Claims, QueueChange
 from holdfast.testing import ManualClock
 from tests.postgres.server import PostgresServer
 from tests.properties.test_memory_machine import COMMON

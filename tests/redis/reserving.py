@@ -3,7 +3,7 @@
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.stores.buffered.store import BufferedStore
-from holdfast.stores.contract import Claims
+from holdfast.stores.values import Claims
 
 
 class ReservingStore(BufferedStore):

@@ -12,12 +12,13 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.schedules import ScheduleChange, apply_change
 from holdfast.runtime import LoopRuntime
-from holdfast.stores.contract import QueueChange, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.buckets.cloud import MemoryBucket
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.rocks import RocksStore
+from holdfast.stores.values import QueueChange
 from holdfast.testing import ManualClock
 from tests.postgres.landing_calls import WEEK_MS, Deaf
 from tests.postgres.server import PostgresServer

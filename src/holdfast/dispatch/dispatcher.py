@@ -26,7 +26,8 @@ from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import Claims, Store
+from holdfast.stores.contract import Store
+from holdfast.stores.values import Claims
 
 # The maximum number of messages that one pass claims. Tenants are served fairly to within one such batch.
 PASS_LIMIT = 100

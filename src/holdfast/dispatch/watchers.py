@@ -9,7 +9,8 @@ from holdfast.model.errors import Refused
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import Claims, Store
+from holdfast.stores.contract import Store
+from holdfast.stores.values import Claims
 
 _log = logging.getLogger("holdfast")
 

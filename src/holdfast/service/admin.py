@@ -29,8 +29,9 @@ from holdfast.model.requests import (
 from holdfast.runtime import Runtime, shield, sleep_until
 from holdfast.service.policy_cache import PolicyCache
 from holdfast.service.views import stats_of
-from holdfast.stores.contract import QueueChange, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.logic.results import being_deleted
+from holdfast.stores.values import QueueChange
 from holdfast.wire.requests import (
     BackupRequest,
     CancelRequest,

@@ -9,8 +9,9 @@ from holdfast.model.limits import has_rates, is_limited
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Limits, QueuePolicy
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import LimitedQueueDirectory, QueueRow, Store, TenantRow
+from holdfast.stores.contract import LimitedQueueDirectory, Store
 from holdfast.stores.logic.results import no_such_queue
+from holdfast.stores.values import QueueRow, TenantRow
 
 # The time between two passes of the refresher.
 REFRESH_MS = 5_000

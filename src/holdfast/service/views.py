@@ -2,7 +2,7 @@
 
 from holdfast.model.answers import Counts, Found, Info, Stats
 from holdfast.model.ids import to_uuid
-from holdfast.stores.contract import QueueRow
+from holdfast.stores.values import QueueRow
 
 
 def stats_of(counts: Counts, now_ms: int, *, waiters: int, row: QueueRow | None = None) -> Stats:

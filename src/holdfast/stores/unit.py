@@ -26,7 +26,7 @@ from holdfast.model.message import Draft, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, StateDocument
 from holdfast.model.rules.lifecycle import Change, Life
-from holdfast.stores.contract import QueueRow
+from holdfast.stores.values import QueueRow
 
 
 class QueueHandle(Protocol):

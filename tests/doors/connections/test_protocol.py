@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from holdfast.doors.http.connections import connection
+from holdfast.doors.http.connections import timeouts
 from holdfast.doors.http.connections.connection import MAX_PIPELINED
 from holdfast.doors.http.connections.request_heads import MAX_HEAD_BYTES, MAX_HEADERS
 from tests.doors.connections.connections import HELLO, App, Run, assert_refused, head_of, serving, talk
@@ -338,7 +338,7 @@ def test_only_so_many_requests_may_be_sent_ahead(run: Run) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setattr(connection, "HEAD_PATIENCE_S", 0.3)
+    monkeypatch.setattr(timeouts, "HEAD_PATIENCE_S", 0.3)
     return 0.3
 
 

@@ -197,7 +197,7 @@ async def test_a_connection_that_waits_for_its_turn_is_not_closed_before() -> No
     connection, transport = serving.connect()
     serving.contend()
     connection.data_received(post("a"))
-    connection._lose_patience()
+    connection.timeouts.lose_patience()
     connection.shut_down()
     assert not transport.is_closed
     serving.loop.run()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.doors.http.calls import limits_for
+from holdfast.doors.http.request_bodies import limits_for
 from holdfast.model.message import MAX_BATCH
 from tests.doors.access_rows import everything
 from tests.doors.raw import head, once, wire

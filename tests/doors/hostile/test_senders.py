@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.doors.http import calls
+from holdfast.doors.http import request_bodies
 from holdfast.testing import ManualClock
 from tests.doors.raw import Wire, head, once, wire
 from tests.doors.serving import Server, Tokens, caller, serve
@@ -28,7 +28,7 @@ async def ready(server: Server) -> int:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "BODY_PATIENCE_S", 0.3)
+    monkeypatch.setattr(request_bodies, "BODY_PATIENCE_S", 0.3)
 
 
 async def trickle(connection: Wire, every_s: float) -> None:
@@ -67,8 +67,8 @@ async def test_a_body_that_does_not_arrive_is_refused_by_name(server: Server, ev
 
 
 async def test_a_body_may_take_its_time_as_long_as_it_comes(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "BODY_PATIENCE_S", 1.0)
-    monkeypatch.setattr(calls, "BODY_BYTES_PER_S", 100)
+    monkeypatch.setattr(request_bodies, "BODY_PATIENCE_S", 1.0)
+    monkeypatch.setattr(request_bodies, "BODY_BYTES_PER_S", 100)
     body = b'{"tenant":"acme","queue":"jobs","messages":[{"payload":"' + b"x" * 2_000 + b'"}]}'
     async with wire(server) as connection:
         connection.write(head("POST", ENQUEUE, {"Host": "localhost", "Content-Length": str(len(body))}))
@@ -81,7 +81,7 @@ async def test_a_body_may_take_its_time_as_long_as_it_comes(server: Server, monk
 async def test_slow_senders_do_not_slow_another_caller_and_are_all_gone_afterwards(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "BODY_PATIENCE_S", 2.0)
+    monkeypatch.setattr(request_bodies, "BODY_PATIENCE_S", 2.0)
 
     async def median_s() -> float:
         taken = []

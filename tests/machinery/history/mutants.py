@@ -16,12 +16,12 @@ from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Verdict
 from holdfast.model.rules.lifecycle import Change
-from holdfast.stores.contract import Claims
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.journal import MemoryJournal
 from holdfast.stores.memory.queue import MemoryMessage, MemoryQueue
 from holdfast.stores.memory.unit import MemoryUnits
+from holdfast.stores.values import Claims
 from tests.machinery.history.rules import Rule
 
 _DAY_MS = 86_400_000

@@ -9,7 +9,8 @@ import msgspec
 from holdfast.dice import Dice
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import Capabilities, Listener, Store
+from holdfast.stores.contract import Listener, Store
+from holdfast.stores.values import Capabilities
 from holdfast.testing.wrapped_calls import Method, wrap_attribute
 from tests.machinery.simulation.loop import SeededLoop
 

@@ -7,12 +7,13 @@ from holdfast.model.ids import IdMaker
 from holdfast.model.names import QueueRef
 from holdfast.model.rules.lifecycle import Change, Life
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import Capabilities, Listener
+from holdfast.stores.contract import Listener
 from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.journal import MemoryJournal
 from holdfast.stores.memory.queue import MemoryMessage, MemoryQueue
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.stores.memory.unit import MemoryUnits
+from holdfast.stores.values import Capabilities
 
 T = TypeVar("T")
 

@@ -26,11 +26,11 @@ from holdfast.model.requests import EVERYTHING, Cancel, Move, Purge, Reprioritis
 from holdfast.server.embedded import open_blocking
 from holdfast.stores.buffered.fast_path import FastPathOptions
 from holdfast.stores.buffered.log.log_disk import Disk
-from holdfast.stores.buffered.log.wal import WalPosition
+from holdfast.stores.buffered.log.replay import WalPosition
 from holdfast.stores.buffered.redis_keys import buffer_key, decode_position, encode_position
 from holdfast.stores.buffered.store import BufferedStore
-from holdfast.stores.contract import QueueChange
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.values import QueueChange
 from holdfast.testing import ManualClock
 from tests.postgres.peers import until_heard
 from tests.postgres.server import PostgresServer

@@ -19,7 +19,7 @@ from holdfast.stores.buffered import redis_cache
 from holdfast.stores.buffered.prefetcher import Prefetcher
 from holdfast.stores.buffered.redis_keys import reserved_key
 from holdfast.stores.buffered.store import BufferedStore
-from holdfast.stores.contract import QueueChange
+from holdfast.stores.values import QueueChange
 from tests.postgres.landing_calls import connected
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import REF, now_ms, put, take

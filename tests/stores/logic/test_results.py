@@ -6,8 +6,8 @@ from holdfast.model.events import Event
 from holdfast.model.message import Envelope, State
 from holdfast.model.names import QueueRef
 from holdfast.model.rules.lifecycle import Lease, Life
-from holdfast.stores.contract import QueueRow
 from holdfast.stores.logic.results import check_accepts, event_of
+from holdfast.stores.values import QueueRow
 
 REF = QueueRef("acme", "mail")
 ENVELOPE = Envelope(id=7, enqueued_at=1, payload=b"abc", headers={"a": "bc"}, given_correlation_id="c")

@@ -10,8 +10,8 @@ from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
-from holdfast.stores.contract import QueueChange
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.values import QueueChange
 from holdfast.testing import EmbeddedSubject, Subject
 from holdfast.testing.laws import StoreLaws
 

@@ -12,10 +12,10 @@ import pytest
 from holdfast.clock import SystemClock
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
-from holdfast.stores.contract import QueueChange
 from holdfast.stores.formats.logged_enqueue import LoggedCall, decode_call, encode_call
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.landing.land import LogShard, land, landed_numbers
+from holdfast.stores.values import QueueChange
 from tests.postgres.landing_calls import LOG_SHARD, REF, Log, connected, journal_of, opened
 from tests.postgres.server import PostgresServer
 

@@ -15,7 +15,6 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.buffered.log.reader import read_calls, segment_files
-from holdfast.stores.contract import QueueChange
 from holdfast.stores.formats.logged_enqueue import LoggedBatch
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster import slot_moves
@@ -28,6 +27,7 @@ from holdfast.stores.postgres.landing.flushing import flush
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.schema.migrations import migrate
 from holdfast.stores.postgres.schema.statements import SQL
+from holdfast.stores.values import QueueChange
 from holdfast.testing import ManualClock
 from tests.postgres.landing_calls import connected, opened
 from tests.postgres.server import PostgresServer

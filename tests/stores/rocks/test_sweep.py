@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.client.blocking import Holdfast, Queue
-from holdfast.stores.contract import Swept
 from holdfast.stores.rocks.queues.sweep import Work, share
+from holdfast.stores.values import Swept
 from holdfast.testing import ManualClock
 from tests.crash.rocks import core_of, open_store, sweep, verify_store
 from tests.stores.rocks.shards.queues import SHARDS, queue_in

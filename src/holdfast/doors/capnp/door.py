@@ -55,6 +55,7 @@ class CapnpDoor:
         self._drain = drain
         self._stack = AsyncExitStack()
         self._servers: list[asyncio.Server] = []
+        self._emptied: asyncio.Future[None] | None = None
 
     @property
     def is_draining(self) -> bool:
@@ -86,6 +87,12 @@ class CapnpDoor:
     def _connect(self) -> Stream:
         return CapnpConnection(self, Queues).stream
 
+    def discard(self, connection: CapnpConnection) -> None:
+        """Note that a connection has ended."""
+        self.connections.discard(connection)
+        if not self.connections and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
     def in_hand(self) -> "set[asyncio.Future[Any]]":
         """Return the calls that have not ended."""
         return {task for connection in self.connections for task in connection.in_hand()}
@@ -113,12 +120,11 @@ class CapnpDoor:
         Return the number of aborted connections: their callers did not read.
         """
         self.stop_listening()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
         for connection in list(self.connections):
             connection.close()
-        while self.connections and loop.time() < deadline:  # noqa: ASYNC110  # each removes itself from the set
-            await asyncio.sleep(0.01)
+        if self.connections:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._emptied,), timeout=timeout_s)
         unread = len(self.connections)
         self.cut_off()
         await self._stack.aclose()

@@ -7,19 +7,13 @@ from functools import partial
 from typing import Any
 
 from holdfast.clock import steady_s
-from holdfast.doors.http.calls import (
-    BodyLimits,
-    CallerLeft,
-    HttpCall,
-    error_answer,
-    exchange_of,
-    send_body,
-)
+from holdfast.doors.http.calls import HttpCall, error_answer, exchange_of, send_body
 from holdfast.doors.http.connections.asgi import Asgi, AsgiScope, Receive, Send
 from holdfast.doors.http.connections.exchange import Exchange
 from holdfast.doors.http.hosts import Hosts
 from holdfast.doors.http.operations import messages, streams
 from holdfast.doors.http.origin import check_origin
+from holdfast.doors.http.request_bodies import BodyLimits, CallerLeft
 from holdfast.doors.identity import AUTHORIZATION, Identity, Open
 from holdfast.model.errors import Forbidden, HoldfastError, StoreUnavailable
 from holdfast.service.access import ANYONE, EVERY_TENANT, Caller

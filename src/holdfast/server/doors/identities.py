@@ -2,9 +2,9 @@
 
 from holdfast.clock import Clock
 from holdfast.doors.http.app import HttpDoor
-from holdfast.doors.http.calls import limits_for
 from holdfast.doors.http.health import FramedOffer, Health
 from holdfast.doors.http.hosts import ANY_HOST, Hosts
+from holdfast.doors.http.request_bodies import limits_for
 from holdfast.doors.http.routes import make_fallback
 from holdfast.doors.identity import Identity, ScraperIdentity, make_identity
 from holdfast.server.doors.backend import Backend, DoorTelemetry

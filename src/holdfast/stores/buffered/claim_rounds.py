@@ -15,7 +15,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.stores.buffered.buffer import Buffer
 from holdfast.stores.buffered.prefetcher import Prefetcher
-from holdfast.stores.contract import Claims
+from holdfast.stores.values import Claims
 
 
 class _Caller(NamedTuple):

@@ -18,9 +18,9 @@ from holdfast.stores.buffered.group_commit import GroupCommit, Peers, PendingEnq
 from holdfast.stores.buffered.log.wal import SEGMENT_BYTES, Wal
 from holdfast.stores.buffered.prefetcher import Prefetcher, Reserver
 from holdfast.stores.buffered.redis_cache import Cache
-from holdfast.stores.contract import Claims
 from holdfast.stores.disk.free_space import LOW_DISK_BYTES
 from holdfast.stores.formats.logged_enqueue import decode_call
+from holdfast.stores.values import Claims
 
 T = TypeVar("T")
 

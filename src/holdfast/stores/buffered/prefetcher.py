@@ -21,8 +21,8 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.stores.buffered.redis_cache import NOTHING, Cache, Popped
 from holdfast.stores.buffered.redis_keys import decode_reserved
-from holdfast.stores.contract import Claims
 from holdfast.stores.reserved_message import Reserved
+from holdfast.stores.values import Claims
 
 # A queue is busy if two claims within this time got all the messages they asked for.
 _BUSY_MS = 1_000

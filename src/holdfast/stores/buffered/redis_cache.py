@@ -18,7 +18,7 @@ from holdfast.background import wait_for_event
 from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.buffered.log.wal import WalPosition
+from holdfast.stores.buffered.log.replay import WalPosition
 from holdfast.stores.buffered.redis_keys import (
     barred_key,
     buffer_key,

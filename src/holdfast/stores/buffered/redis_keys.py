@@ -12,7 +12,7 @@ be equal. To change a format, use another key prefix: servers of both versions s
 from uuid import UUID
 
 from holdfast.model.names import QueueRef
-from holdfast.stores.buffered.log.wal import WalPosition
+from holdfast.stores.buffered.log.replay import WalPosition
 from holdfast.stores.reserved_message import Reserved
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")

@@ -21,20 +21,9 @@ from holdfast.model.requests import ClaimRequest, Filter, Verb
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.buffered.fast_path import BufferTarget, FastPath, FastPathOptions
 from holdfast.stores.buffered.group_commit import PendingEnqueue
-from holdfast.stores.contract import (
-    AlterStep,
-    Claims,
-    JournalPage,
-    Listener,
-    Listing,
-    QueueChange,
-    QueueDirectory,
-    QueueRow,
-    Store,
-    Swept,
-    TenantRow,
-)
+from holdfast.stores.contract import Listener, QueueDirectory, Store
 from holdfast.stores.disk.free_space import DiskRoom
+from holdfast.stores.values import AlterStep, Claims, JournalPage, Listing, QueueChange, QueueRow, Swept, TenantRow
 from holdfast.telemetry.figures import Figures
 
 T = TypeVar("T")

@@ -3,10 +3,10 @@
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, Redrive, Verb, states_of
 from holdfast.model.rules.verdicts import apply_verb
-from holdfast.stores.contract import AlterStep
 from holdfast.stores.logic.queues import require, require_open
 from holdfast.stores.logic.results import edited
 from holdfast.stores.unit import ChangeUnit, E, Q
+from holdfast.stores.values import AlterStep
 
 
 async def alter(

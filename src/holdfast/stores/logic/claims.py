@@ -8,11 +8,11 @@ from holdfast.model.requests import ClaimRequest
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.claims import next_claim_at
 from holdfast.model.rules.lifecycle import Change
-from holdfast.stores.contract import Claims
 from holdfast.stores.logic.ledgers import reread
 from holdfast.stores.logic.results import being_deleted, receipt_of
 from holdfast.stores.logic.sweep import end_leases, end_ttls
 from holdfast.stores.unit import E, OpenClaim, Q, Unit
+from holdfast.stores.values import Claims
 
 # Number of leases and TTLs that one claim ends before it looks for messages. The next claim or sweep ends the rest.
 ENDED_PER_CLAIM = 1_000

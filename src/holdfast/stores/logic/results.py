@@ -9,7 +9,7 @@ from holdfast.model.message import JSON, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Edit, StateDocument
 from holdfast.model.rules.lifecycle import Life
-from holdfast.stores.contract import QueueRow
+from holdfast.stores.values import QueueRow
 
 # Read once, because looking up an enum member costs as much as the rest of a result.
 _READY = State.READY

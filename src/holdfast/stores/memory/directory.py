@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
-from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
 from holdfast.stores.logic.quotas import check_quotas, check_room_for_queue, default_ttl_ms
 from holdfast.stores.logic.results import being_deleted, no_such_queue
 from holdfast.stores.memory.queue import MemoryMessage, MemoryQueue
 from holdfast.stores.unit import Sized
+from holdfast.stores.values import QueueChange, QueueRow, TenantRow
 
 
 @dataclass(slots=True)

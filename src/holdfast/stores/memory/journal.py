@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from holdfast.model.events import Event, JournalEvent, parse_position
 from holdfast.model.names import QueueRef
 from holdfast.model.rules.lifecycle import Life
-from holdfast.stores.contract import JOURNAL_STEP, JournalPage
+from holdfast.stores.contract import JOURNAL_STEP
 from holdfast.stores.logic.results import event_of
 from holdfast.stores.memory.queue import MemoryMessage
+from holdfast.stores.values import JournalPage
 
 
 class MemoryJournal:

@@ -13,9 +13,9 @@ from holdfast.model.message import Envelope, State
 from holdfast.model.requests import NO_STATE, StateDocument
 from holdfast.model.rules.ledgers import NONE_CLOSED
 from holdfast.model.rules.lifecycle import Life, is_over
-from holdfast.stores.contract import QueueRow
 from holdfast.stores.indexes.queue_orders import LAST_ID, Group, OrderKey, QueueOrders, earliest
 from holdfast.stores.unit import OpenClaim
+from holdfast.stores.values import QueueRow
 
 # Read once, because Python 3.11 looks up enum members slowly and every change of a message compares this one.
 _READY = State.READY

@@ -3,12 +3,12 @@
 from holdfast.model.answers import Enqueued
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule, Tick, after_fired, draft_at, reason_of
-from holdfast.stores.contract import DueSchedules
 from holdfast.stores.indexes.schedule_index import ScheduleIndex
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.queues import require_open
 from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.unit import MemoryUnits
+from holdfast.stores.values import DueSchedules
 
 
 class MemorySchedules:

@@ -20,16 +20,7 @@ from holdfast.model.requests import (
     Verdict,
 )
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import (
-    AlterStep,
-    Capabilities,
-    Claims,
-    JournalPage,
-    Listener,
-    Listing,
-    QueueChange,
-    Swept,
-)
+from holdfast.stores.contract import Listener
 from holdfast.stores.logic.bulk import alter
 from holdfast.stores.logic.claims import claim
 from holdfast.stores.logic.enqueue import enqueue
@@ -44,6 +35,7 @@ from holdfast.stores.memory.payloads import WholePayloads
 from holdfast.stores.memory.queue import MemoryQueue
 from holdfast.stores.memory.schedules import MemorySchedules
 from holdfast.stores.memory.unit import MemoryUnits
+from holdfast.stores.values import AlterStep, Capabilities, Claims, JournalPage, Listing, QueueChange, Swept
 from holdfast.telemetry.figures import Figures
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from holdfast.clock import Clock
 from holdfast.dice import Dice
-from holdfast.stores.contract import QueueChange, QueueRow
 from holdfast.stores.event_loop.driver import LoopDriver
 from holdfast.stores.objects.buckets.bucket import Bucket
 from holdfast.stores.objects.buckets.clock_skew import ClockSkew
@@ -31,6 +30,7 @@ from holdfast.stores.objects.operations.node_numbers import ObjectNodeNumbers
 from holdfast.stores.objects.operations.schedules import ObjectSchedules
 from holdfast.stores.objects.operations.sweep import ObjectSweep
 from holdfast.stores.objects.operations.verdicts import ObjectVerdicts
+from holdfast.stores.values import QueueChange, QueueRow
 
 
 class ObjectParts:

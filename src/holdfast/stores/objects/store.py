@@ -14,7 +14,7 @@ from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Filter, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import AlterStep, Capabilities, Claims, JournalPage, Listener, Listing, Swept
+from holdfast.stores.contract import Listener
 from holdfast.stores.disk.free_space import LOW_DISK_BYTES, DiskRoom
 from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.event_loop.notices import Notices
@@ -27,6 +27,7 @@ from holdfast.stores.objects.messages.payloads import ObjectPayloads
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 from holdfast.stores.objects.operations.ledgers import ObjectLedgers
 from holdfast.stores.objects.operations.schedules import ObjectSchedules
+from holdfast.stores.values import AlterStep, Capabilities, Claims, JournalPage, Listing, Swept
 from holdfast.telemetry.figures import Figures
 
 # Payloads above this size in bytes are streamed.

@@ -9,12 +9,7 @@ from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, StateChange, Verdict
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import (
-    Capabilities,
-    Claims,
-    JournalPage,
-    Listener,
-)
+from holdfast.stores.contract import Listener
 from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.verdicts import save_state
@@ -35,7 +30,7 @@ from holdfast.stores.postgres.operations.message_moves import PostgresMoves
 from holdfast.stores.postgres.operations.queue_sweep import QueueSweep
 from holdfast.stores.postgres.operations.reads import PostgresReads
 from holdfast.stores.postgres.operations.schedules import PostgresSchedules
-from holdfast.stores.postgres.operations.store_sweep import PostgresSweep
+from holdfast.stores.postgres.operations.store_sweep import PostgresSweep, SweptParts
 from holdfast.stores.postgres.operations.verdicts import PostgresVerdicts
 from holdfast.stores.postgres.payloads.pieces import PostgresPayloads, is_filled
 from holdfast.stores.postgres.payloads.staging import PostgresStaging
@@ -44,6 +39,7 @@ from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.transactions.runner import PostgresUnits, StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresParts
+from holdfast.stores.values import Capabilities, Claims, JournalPage
 from holdfast.telemetry.figures import Figures
 
 
@@ -93,10 +89,15 @@ class PostgresStore:
             self._cluster, self._directory, steps, self._queue_sweep, dice, uses_shortcuts=uses_shortcuts
         )
         self._journal = PostgresJournal(self._cluster, journal_retention_ms)
-        resharding = Resharding(self._cluster, self._grants)
+        swept = SweptParts(
+            queue_sweep=self._queue_sweep,
+            journal=self._journal,
+            moves=self._moves,
+            staging=self.payloads,
+            resharding=Resharding(self._cluster, self._grants),
+        )
         self._store_sweep = PostgresSweep(
-            *(self._driver, self._cluster, self._directory, steps, self._queue_sweep, self._journal, self._moves),
-            *(self.payloads, resharding, journal_retention_ms),
+            self._driver, self._cluster, self._directory, steps, swept, journal_retention_ms
         )
         self._vacuum = Vacuum(self._cluster)
         # Methods of the contract that one part implements alone.

@@ -6,18 +6,20 @@ searches all shards for the queue's row, and remembers where it found it.
 
 from collections.abc import Sequence
 from heapq import merge
+from typing import NamedTuple
 
 from holdfast.model.answers import Enqueued, LedgerEntry, Result
 from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.model.schedules import Schedule, Tick
-from holdfast.stores.contract import DueSchedules, QueueChange, QueueRow, TenantRow
+from holdfast.stores.contract import LedgerStore, LimitedQueueDirectory, PayloadStore, ScheduleStore
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.tenants import Tenants
 from holdfast.stores.rocks.payloads.pieces import RocksPieceReader
 from holdfast.stores.rocks.payloads.staging import RocksStage
 from holdfast.stores.rocks.shard import Shard
+from holdfast.stores.values import DueSchedules, QueueChange, QueueRow, TenantRow
 
 
 class Router:
@@ -70,6 +72,23 @@ class Router:
         tenant = self.tenants.get(ref.tenant)
         assert tenant is not None
         return self.shards[keys.shard_of(keys.prefix(tenant.tenant_id, queue_id), len(self.shards))]
+
+
+class StoreParts(NamedTuple):
+    """The four parts of a store."""
+
+    directory: LimitedQueueDirectory
+    schedules: ScheduleStore
+    ledgers: LedgerStore
+    payloads: PayloadStore
+
+
+def parts_of(router: Router) -> StoreParts:
+    """Return the parts of a store. A store with one shard uses that shard's parts without routing."""
+    if len(router.shards) == 1:
+        only = router.shards[0]
+        return StoreParts(only.directory, only.schedules, only.ledgers, only.staging)
+    return StoreParts(RoutedDirectory(router), RoutedSchedules(router), RoutedLedgers(router), RoutedPayloads(router))
 
 
 class RoutedDirectory:

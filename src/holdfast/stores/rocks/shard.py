@@ -12,7 +12,7 @@ from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Filter, Move, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import AlterStep, Claims, Listener, Listing, QueueRow, Swept
+from holdfast.stores.contract import Listener
 from holdfast.stores.disk.free_space import DiskRoom
 from holdfast.stores.logic.bulk import alter
 from holdfast.stores.logic.claims import claim
@@ -38,6 +38,8 @@ from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.queues.sweep import RocksSweep
 from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
+from holdfast.stores.rocks.shard_parts import ShardParts
+from holdfast.stores.values import AlterStep, Claims, Listing, QueueRow, Swept
 
 
 class Shard:
@@ -77,23 +79,27 @@ class Shard:
         self.entries = MessageCache(engine, shards)
         self._reader = MessageReads(engine, self.entries)
         self.journal = RocksJournal(engine, journal_retention_ms, self.catalog.name_of, shard=engine.shard)
-        self._seen = SeenKeys(engine, self.publisher.scanner(keys.INDEXES, keys.SEEN_ENDS))
-        self.staging = RocksStaging(
-            *(engine, runtime, self.catalog, self.entries, self._seen, facts, room, listener, uploads)
+        parts = ShardParts(
+            engine=engine,
+            runtime=runtime,
+            facts=facts,
+            room=room,
+            listener=listener,
+            publisher=self.publisher,
+            catalog=self.catalog,
+            cache=self.entries,
+            reader=self._reader,
+            journal=self.journal,
+            seen=SeenKeys(engine, self.publisher.scanner(keys.INDEXES, keys.SEEN_ENDS)),
         )
+        self.staging = RocksStaging(parts, uploads)
         self.staging.load()
         self._sweep_plan = SweepPlan(engine, self.catalog, listener)
-        self.units = RocksUnits(
-            *(engine, self.publisher, self.catalog, self.entries, self._reader, self.journal),
-            *(self._seen, self.staging, facts, self._sweep_plan, listener),
-        )
+        self.units = RocksUnits(parts, self.staging, self._sweep_plan)
         self.ledgers = UnitLedgers(self.units, dice.roll)
         self.schedules = Schedules(engine, self.catalog, self.units, room, listener)
         self.directory = RocksDirectory(engine, self.publisher, self.catalog, self.schedules, self._sweep_plan)
-        self._sweeping = RocksSweep(
-            *(engine, self.publisher, self.catalog, self.units, self._seen, self.journal),
-            *(self.staging, self._sweep_plan),
-        )
+        self._sweeping = RocksSweep(parts, self.units, self.staging, self._sweep_plan)
         engine.before_write = self._before_write
         engine.after_publish = self.publisher.notify_waiters
 

@@ -4,10 +4,8 @@
 """
 
 import dataclasses
-import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +17,36 @@ from holdfast.model.events import Event, parse_positions
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Filter, Move, StateChange, Verb, Verdict
-from holdfast.runtime import Runtime, Ticket, shield
-from holdfast.stores.contract import (
-    AlterStep,
-    Capabilities,
-    Claims,
-    JournalPage,
-    LedgerStore,
-    LimitedQueueDirectory,
-    Listener,
-    Listing,
-    PayloadStore,
-    ScheduleStore,
-    Swept,
-)
+from holdfast.runtime import Runtime, shield
+from holdfast.stores.contract import LedgerStore, LimitedQueueDirectory, Listener, PayloadStore, ScheduleStore
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.free_space import LOW_DISK_BYTES, DiskRoom
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
+from holdfast.stores.rocks.all_shards import Tallies, add_tallies, copy_store, sum_figures, sweep_shards
 from holdfast.stores.rocks.directory.store_facts import ShardFacts, begin_session
 from holdfast.stores.rocks.directory.tenants import Tenants
-from holdfast.stores.rocks.engine.checkpoints import CHECKPOINT_BYTES, copy_shards
+from holdfast.stores.rocks.engine.checkpoints import CHECKPOINT_BYTES
 from holdfast.stores.rocks.engine.database import Database, HandleNotClosed, check_target
 from holdfast.stores.rocks.engine.engine import Durability, Engine
 from holdfast.stores.rocks.engine.reopening import (
-    CLOSING_S,
     REOPEN_AFTER_MS,
     Reopening,
-    close_stopped,
+    close_all_stopped,
+    close_databases,
     open_after_failure,
     remove_probe,
+    stop_engines,
 )
 from holdfast.stores.rocks.engine.shard_links import ShardLinks
 from holdfast.stores.rocks.journal.journal import merge_pages
 from holdfast.stores.rocks.payloads.staging import RocksStage
-from holdfast.stores.rocks.recovery.layout import Layout, Opened, find_or_make_layout, note_closed, open_databases
-from holdfast.stores.rocks.recovery.marker import write_marker
+from holdfast.stores.rocks.recovery.layout import Opened, find_or_make_layout, note_closed, open_databases
 from holdfast.stores.rocks.recovery.opening import lock_directory
-from holdfast.stores.rocks.routing import RoutedDirectory, RoutedLedgers, RoutedPayloads, RoutedSchedules, Router
+from holdfast.stores.rocks.routing import Router, parts_of
 from holdfast.stores.rocks.shard import Shard
-from holdfast.stores.rocks.shard_moves import move_between_shards
-from holdfast.telemetry.figures import SYNC_BOUNDS, FamilyFigures, Figures, Histogram
-
-_log = logging.getLogger("holdfast")
+from holdfast.stores.rocks.shard_moves import ShardMove
+from holdfast.stores.values import AlterStep, Capabilities, Claims, JournalPage, Listing, Swept
+from holdfast.telemetry.figures import Figures
 
 
 class RocksStore:
@@ -105,7 +91,7 @@ class RocksStore:
         # Empty while the store is closed, and while it is being reopened.
         self.databases: list[Database] = []
         # Tallies from before the store was reopened that `take_tallies` has not returned yet.
-        self._earlier_tallies: dict[QueueRef, dict[Event, int]] = {}
+        self._earlier_tallies: Tallies = {}
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         self._lock = lock_directory(self._path)
@@ -154,12 +140,8 @@ class RocksStore:
             continue_from(runtime.clock, shard.journal.latest_at)
         self._router = Router(self.shards, tenants)
         self._links = ShardLinks(runtime, opened.last_link)
-        # A store with one shard uses that shard's parts without routing.
-        self._only_shard = only = self.shards[0] if len(self.shards) == 1 else None
-        self._directory: LimitedQueueDirectory = RoutedDirectory(self._router) if only is None else only.directory
-        self._schedules: ScheduleStore = RoutedSchedules(self._router) if only is None else only.schedules
-        self._ledgers: LedgerStore = RoutedLedgers(self._router) if only is None else only.ledgers
-        self._payloads: PayloadStore = RoutedPayloads(self._router) if only is None else only.staging
+        self._only_shard = self.shards[0] if len(self.shards) == 1 else None
+        self._parts = parts_of(self._router)
         # Any engine shows whether the store has stopped, because all engines stop together.
         self._engine = self._engines[0]
         begin_session(facts, self._dice)
@@ -196,28 +178,9 @@ class RocksStore:
         finally:
             self._drop_parts()
             try:
-                self._close_databases(databases, had_stopped=had_stopped)
+                close_databases(databases, self._layout, had_stopped=had_stopped)
             finally:
                 self._release()
-
-    def _close_databases(self, databases: list[Database], *, had_stopped: bool) -> None:
-        failure: StoreUnavailable | None = None
-        for database in databases:
-            try:
-                if had_stopped:
-                    database.close_stopped(CLOSING_S)
-                else:
-                    database.close()
-            except StoreUnavailable as error:
-                failure = failure or error
-        if failure is None:
-            if not had_stopped:
-                note_closed(self._layout)
-        elif had_stopped:
-            # Every call since the stop has failed, so no change depends on a clean close.
-            _log.warning("%s", failure.message)
-        else:
-            raise failure
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -235,7 +198,7 @@ class RocksStore:
         self._close_engines(failure)
         for shard in self.__dict__.get("shards", ()):
             shard.close()
-        for name in ("shards", "_only_shard", "_router", "_links", "_directory", "_schedules", "_ledgers", "_payloads"):
+        for name in ("shards", "_only_shard", "_router", "_links", "_parts"):
             self.__dict__.pop(name, None)
 
     # --- After a failed write or sync --------------------------------------------------------------------------
@@ -244,15 +207,9 @@ class RocksStore:
         """Stop all shards after one of them has stopped. They share the disk, and are only safe to read again all
         together."""
         assert self._reopening is not None
-        if self._engine.on_stop is _ignore_stop:
-            return
-        for engine in self._engines:
-            engine.on_stop = _ignore_stop
-        for engine in self._engines:
-            if engine.failure is None:
-                engine.stop(RuntimeError(cause))
-        self._reopening.stopped(cause)
-        self._listener.stopped()
+        if stop_engines(self._engines, cause):
+            self._reopening.stopped(cause)
+            self._listener.stopped()
 
     async def _reopen(self) -> None:
         """Open the databases again, and read everything from disk.
@@ -268,18 +225,16 @@ class RocksStore:
             for shard in self.shards:
                 await shard.checkpoints.close()
             old, self.databases = self.databases, []
-            self._save_tallies()
+            add_tallies(self.shards, self._earlier_tallies)
             self._drop_parts(failure)
-            for database in old:
-                await self._runtime.offload(partial(close_stopped, database))
+            await close_all_stopped(self._runtime, old)
         # The directory has been locked all the time, so no other process can have opened the store.
         opened = await self._runtime.offload(lambda: open_after_failure(self._layout, self._lock))
         try:
             self._open(opened, self._listener, self._runtime)
         except BaseException:
             self._drop_parts(failure)
-            for database in opened.databases:
-                await self._runtime.offload(partial(close_stopped, database))
+            await close_all_stopped(self._runtime, opened.databases)
             raise
         self._listener.reopened()
 
@@ -288,35 +243,27 @@ class RocksStore:
         self._close_engines(error)
         self._listener.lost(error.message)
 
-    def _save_tallies(self) -> None:
-        """Add the tallies of all shards to `_earlier_tallies`."""
-        for shard in self.shards:
-            for ref, counts in shard.journal.take_tallies().items():
-                kept = self._earlier_tallies.setdefault(ref, {})
-                for event, count in counts.items():
-                    kept[event] = kept.get(event, 0) + count
-
     # --- Parts; reopening the store replaces them --------------------------------------------------------------
 
     @property
     def directory(self) -> LimitedQueueDirectory:
         self._engine.check()
-        return self._directory
+        return self._parts.directory
 
     @property
     def schedules(self) -> ScheduleStore:
         self._engine.check()
-        return self._schedules
+        return self._parts.schedules
 
     @property
     def ledgers(self) -> LedgerStore:
         self._engine.check()
-        return self._ledgers
+        return self._parts.ledgers
 
     @property
     def payloads(self) -> PayloadStore:
         self._engine.check()
-        return self._payloads
+        return self._parts.payloads
 
     def shard_of(self, ref: QueueRef) -> int:
         # While the store is stopped it has no shards; any number will do, because its calls fail.
@@ -366,7 +313,7 @@ class RocksStore:
     ) -> Coroutine[Any, Any, str | None]:
         return self._shard(ref).save_state(ref, receipt, change, now_ms)
 
-    # --- Inspection --------------------------------------------------------------------------------------------
+    # --- Inspection and bulk verbs -----------------------------------------------------------------------------
 
     async def get(self, ref: QueueRef, id: int) -> Found | None:
         return self._shard(ref).get(ref, id)
@@ -386,8 +333,6 @@ class RocksStore:
             return self._shard(ref).counts(ref, now_ms)
         return Counts.total(each for shard in self.shards for each in shard.counts_of_tenant(tenant, now_ms))
 
-    # --- Operators ---------------------------------------------------------------------------------------------
-
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
@@ -396,64 +341,23 @@ class RocksStore:
             target = self._router.find(verb.to)
             if target is not None and target is not shard:
                 # The move goes on if the caller is cancelled: its link must be ended and its copies be deleted.
-                move = move_between_shards(self._links, shard, target, ref, verb, which, after, limit, now_ms)
-                return await shield(self._runtime, move)
+                move = ShardMove(self._links, shard, target)
+                return await shield(self._runtime, move.run(ref, verb, which, after, limit, now_ms))
         return await shard.alter(ref, verb, which, after, limit, now_ms)
 
     # --- Background work and metrics ---------------------------------------------------------------------------
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        """Sweep all shards concurrently.
-
-        Each shard reports its next deadline to the listener itself. So if one shard's disk blocks this call, later
-        calls still sweep the other shards.
-        """
         self._engine.check()
         if self._only_shard is not None:
             return await self._only_shard.sweep(limit, now_ms)
-        sweeps = [self._start(partial(shard.sweep_beside_others, limit, now_ms)) for shard in self.shards]
-        swept: list[Swept] = []
-        failures: list[Exception] = []
-        for each in sweeps:
-            try:
-                swept.append(await each)
-            except Exception as error:  # wait for all shards, then raise the first error
-                failures.append(error)
-        if failures:
-            raise failures[0]
-        ends = [each.next_at for each in swept if each.next_at is not None]
-        return Swept(sum(each.changed for each in swept), min(ends, default=None))
-
-    def _start(self, work: Callable[[], Coroutine[Any, Any, Swept]]) -> Ticket[Swept]:
-        """Run `work` in the background, and return the ticket of its result."""
-        ticket: Ticket[Swept] = self._runtime.ticket()
-
-        async def run() -> None:
-            try:
-                swept = await work()
-            except Exception as error:
-                if ticket.done():
-                    raise
-                ticket.set_exception(error)
-            else:
-                if not ticket.done():
-                    ticket.set_result(swept)
-
-        self._runtime.spawn(run())
-        return ticket
+        return await sweep_shards(self.shards, self._runtime, limit, now_ms)
 
     async def backup(self, target: str) -> None:
         self._engine.check()
         check_target(Path(target))
         # The copy goes on if the caller is cancelled, because no other checkpoint may begin before it has ended.
-        await shield(self._runtime, self._copy_to(Path(target)))
-
-    async def _copy_to(self, target: Path) -> None:
-        layout = Layout(target, self._layout.role._replace(is_made=True))
-        await copy_shards([(shard.checkpoints, path) for shard, path in zip(self.shards, layout.paths, strict=True)])
-        if layout.has_shards:
-            # Written last: without the marker, an incomplete backup is not taken for a store.
-            write_marker(target, None, layout.role)
+        await shield(self._runtime, copy_store(self.shards, self._layout, Path(target)))
 
     async def journal(
         self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
@@ -476,7 +380,7 @@ class RocksStore:
         if self.databases:
             if not self._earlier_tallies and self._only_shard is not None:
                 return self._only_shard.journal.take_tallies()
-            self._save_tallies()
+            add_tallies(self.shards, self._earlier_tallies)
         taken, self._earlier_tallies = self._earlier_tallies, {}
         return taken
 
@@ -484,7 +388,7 @@ class RocksStore:
         if self._reopening is None or self._reopening.is_closed:
             return Figures(is_up=False)
         failure, room = self._engine.failure, self._disk_room
-        figures = self._database_figures() if self.databases else Figures(is_up=False)
+        figures = sum_figures(self.shards) if self.databases else Figures(is_up=False)
         return dataclasses.replace(
             figures,
             free_bytes=room.free_bytes(),
@@ -492,25 +396,3 @@ class RocksStore:
             refusals=room.refusals,
             stops=self._reopening.stops,
         )
-
-    def _database_figures(self) -> Figures:
-        """Return the sums of the metrics of all shards."""
-        syncs, families = Histogram(SYNC_BOUNDS), dict[str, FamilyFigures]()
-        every = [engine.figures() for engine in self._engines]
-        for each in every:
-            if each.syncs is not None:
-                syncs.add(each.syncs)
-            for name, figures in each.families.items():
-                families[name] = figures if name not in families else families[name].plus(figures)
-        return Figures(
-            is_up=all(each.is_up for each in every),
-            writes=sum(each.writes or 0 for each in every),
-            syncs=syncs,
-            families=families,
-            checkpoints=sum(shard.checkpoints.written for shard in self.shards),
-            unwritten_bytes=sum(database.unwritten_bytes for database in self.databases),
-        )
-
-
-def _ignore_stop(cause: str) -> None:
-    """Do nothing: the handler of an engine of a store that has stopped already."""

@@ -11,11 +11,11 @@ from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.message import JSON, Draft, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING, ClaimRequest, Edit, Move, Purge, Redrive, Settle
-from holdfast.stores.contract import QueueChange
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.payloads.pieces import PIECE_BYTES, PIECES_ABOVE
 from holdfast.stores.postgres.cluster.slots import slot_of
 from holdfast.stores.postgres.operations import message_moves
+from holdfast.stores.values import QueueChange
 from tests.postgres.landing_calls import connected, opened
 from tests.stores.postgres.payloads.uploads import (
     AWAY,

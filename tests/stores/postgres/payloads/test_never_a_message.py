@@ -10,9 +10,10 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
 from holdfast.model.requests import ClaimRequest, Settle
-from holdfast.stores.contract import PayloadWriter, QueueChange
+from holdfast.stores.contract import PayloadWriter
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.payloads import staging
+from holdfast.stores.values import QueueChange
 from tests.postgres.landing_calls import connected, opened
 from tests.stores.postgres.payloads.uploads import (
     AWAY,

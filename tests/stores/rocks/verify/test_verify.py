@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from holdfast.model.ids import to_bytes
-from holdfast.stores.contract import QueueRow
 from holdfast.stores.rocks import keys
+from holdfast.stores.values import QueueRow
 from tests.stores.rocks.made_store import (
     DIRECTORY,
     GONE,

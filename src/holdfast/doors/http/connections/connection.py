@@ -19,6 +19,7 @@ from holdfast.doors.http.connections.held_requests import HeldRequests
 from holdfast.doors.http.connections.refusals import refusal_response
 from holdfast.doors.http.connections.request_heads import RefusedRequest, RequestHead
 from holdfast.doors.http.connections.request_reader import RequestReader
+from holdfast.doors.http.connections.timeouts import CallerTimeouts
 from holdfast.doors.identity import PeerCertificate, peer_of
 from holdfast.doors.sockets.response_writer import ResponseWriter
 from holdfast.doors.sockets.socket_reading import SocketReading
@@ -29,11 +30,7 @@ if TYPE_CHECKING:
 
 # The maximum number of pipelined requests. Reading pauses at the first of them, but one read may contain thousands.
 MAX_PIPELINED = 64
-# The time from the first byte of a head, or from the start of the connection, to the end of the head.
-HEAD_PATIENCE_S = 10.0
-# If the connection of a refused caller were closed while the caller still sends, a reset could destroy the response.
-# Therefore bytes are read and dropped for this time, and up to this number.
-LINGER_S = 1.0
+# The maximum number of bytes that are read and dropped at the end of a connection (see `LINGER_S`).
 MAX_LINGER_BYTES = 64 * 1_024 * 1_024
 # Reading pauses above this number of body bytes that the handler has not taken.
 _HIGH_WATER_BYTES = 64 * 1_024
@@ -77,11 +74,7 @@ class HttpConnection(asyncio.Protocol):
         self.reading = SocketReading(group.loop, self._is_watched)
         # Whether no more bytes are parsed for now.
         self.is_parsing_paused = False
-        # The time of the last response, if no request has arrived since. One timer per connection checks it, because a
-        # timer per response would cost too much.
-        self._idle_since: float | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self.timeouts = CallerTimeouts(self, group.loop, group.keep_alive_s)
         # Whether all further received bytes are dropped.
         self.is_refused = False
         self._dropped_bytes = 0
@@ -97,12 +90,10 @@ class HttpConnection(asyncio.Protocol):
         self.client_address = _address(transport.get_extra_info("peername"))
         self.server_address = _address(transport.get_extra_info("sockname"))
         self._group.add(self)
-        self._patience = self.loop.call_later(HEAD_PATIENCE_S, self._lose_patience)
+        self.timeouts.wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.stop_patience()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        self.timeouts.stop()
         self.is_refused = True
         self._ahead.clear()
         self._held.drop()
@@ -139,10 +130,10 @@ class HttpConnection(asyncio.Protocol):
         """Return whether the next request can begin at once."""
         return self._current is None and not self._ahead
 
-    def stop_clocks(self) -> None:
-        """Stop the caller's timeouts: it has sent bytes, which now wait for a turn."""
-        self.stop_patience()
-        self._idle_since = None
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a request is running, or is waiting to be run."""
+        return self._current is not None or bool(self._ahead) or bool(self._held.data)
 
     # --- Reading ---------------------------------------------------------------------------------------------------
 
@@ -168,11 +159,11 @@ class HttpConnection(asyncio.Protocol):
         # An incomplete head, or a body that no handler reads any more, must be complete soon. While a request is
         # running, its handler decides how long its body may take.
         if self._current is None and (self._reader.is_reading_head or self._reader.is_reading_body):
-            self._idle_since = None
-            if self._patience is None and not self.is_refused:
-                self._patience = self.loop.call_later(HEAD_PATIENCE_S, self._lose_patience)
-        elif self._patience is not None and not self.is_refused:
-            self.stop_patience()
+            self.timeouts.idle_since_s = None
+            if not self.is_refused:
+                self.timeouts.wait_for_head()
+        elif self.timeouts.patience is not None and not self.is_refused:
+            self.timeouts.stop_patience()
 
     def _run_known(self, data: bytes) -> bytes:
         """Run the requests at the start of `data` whose heads are cached, and return the remaining bytes.
@@ -198,7 +189,7 @@ class HttpConnection(asyncio.Protocol):
         """Run a whole request with a cached head, bypassing the parser, which is between two requests."""
         self._reader.is_reading_head = False
         self.requests_begun += 1
-        self._idle_since = None
+        self.timeouts.idle_since_s = None
         self._current = exchange = Exchange(self, known.head, body, is_body_whole=True)
         exchange.run(known.call(exchange))
 
@@ -227,7 +218,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if len(self._ahead) >= MAX_PIPELINED:
             raise RefusedRequest(400, f"more than {MAX_PIPELINED} requests are pipelined; wait for responses")
-        self._idle_since = None
+        self.timeouts.idle_since_s = None
         self.requests_begun += 1
         is_hot = head.is_plain and head.target in self._hot_calls
         if is_hot and self._read_from_start is not None:
@@ -285,9 +276,7 @@ class HttpConnection(asyncio.Protocol):
         upgrade = self._group.upgrade
         assert upgrade is not None
         self.is_refused = True
-        self.stop_patience()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        self.timeouts.stop()
         self.responses.write(upgrade.response)
         self.reading.resume()
         self.responses.stop()
@@ -325,11 +314,11 @@ class HttpConnection(asyncio.Protocol):
     def write_whole(self, data: bytes, now_s: float) -> None:
         """Write a whole response after which the connection stays open. `now_s` is the event loop's time."""
         self.responses.write_last(data)
-        if self._idle_timer is None or self._ahead or self.is_parsing_paused:
+        if self.timeouts.idle_timer is None or self._ahead or self.is_parsing_paused:
             self.end_response(keep_alive=True)
         else:
             self._current = None
-            self._idle_since = now_s
+            self.timeouts.idle_since_s = now_s
 
     def write_last(self, data: bytes, *, keep_alive: bool = True) -> None:
         """Write a whole response, or the last part of one, and end it."""
@@ -349,9 +338,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if self.is_parsing_paused:
             self.resume_reading()
-        self._idle_since = self.loop.time()
-        if self._idle_timer is None:
-            self._idle_timer = self.loop.call_later(self._group.keep_alive_s, self._check_idle)
+        self.timeouts.wait_for_request()
 
     # --- Ending ----------------------------------------------------------------------------------------------------
 
@@ -364,8 +351,8 @@ class HttpConnection(asyncio.Protocol):
         """End the connection as soon as no request is running on it."""
         if self._current is not None:
             self._current.keep_alive = False
-        elif not self._ahead and not self._held.data:
-            self._close()
+        elif not self.is_busy:
+            self.close()
 
     def _refuse(self, refusal: RefusedRequest) -> None:
         if self._current is self._awaited:
@@ -374,7 +361,7 @@ class HttpConnection(asyncio.Protocol):
             # A previous response is not complete yet, and the refusal would be read as part of it.
             self.is_refused = True
             self.responses.flush()
-            self._close()
+            self.close()
             return
         headers_so_far = self._reader.headers_so_far
         self.responses.write(refusal_response(refusal, headers_so_far, self.heads, self.loop.time()))
@@ -389,47 +376,23 @@ class HttpConnection(asyncio.Protocol):
         if self._reader.is_reading_body or self._ahead or self._held.data or self.is_parsing_paused:
             self._linger()
         else:
-            self._close()
+            self.close()
 
     def _linger(self) -> None:
         self.is_refused = True
         self._dropped_bytes = 0
         self._held.drop()
         self.is_parsing_paused = False
-        self.stop_patience()
-        self._idle_since = None
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.reading.resume()
-        self._patience = self.loop.call_later(LINGER_S, self._close)
+        self.timeouts.linger()
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Close the connection once all written bytes have been sent, or abort it if the caller stops reading."""
         self.is_refused = True
-        self.stop_patience()
+        self.timeouts.stop_patience()
         self.responses.close()
-
-    def _check_idle(self) -> None:
-        now_s = self.loop.time()
-        since = now_s if self._idle_since is None else self._idle_since
-        remaining_s = since + self._group.keep_alive_s - now_s
-        if remaining_s > 0:
-            self._idle_timer = self.loop.call_later(remaining_s, self._check_idle)
-        elif not self.transport.is_closing():
-            self._close()
-
-    def _lose_patience(self) -> None:
-        self._patience = None
-        if self._current is None and not self._ahead and not self._held.data:
-            self._close()
-
-    def stop_patience(self) -> None:
-        """Cancel the timeout of an incomplete head, or of an ending connection."""
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
 
 
 def _address(name: Any) -> tuple[str, int] | None:

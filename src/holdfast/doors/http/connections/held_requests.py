@@ -63,7 +63,7 @@ class HeldRequests:
                 self._begin(first, data)
             else:
                 self.data = data
-                connection.stop_clocks()
+                connection.timeouts.note_bytes()
                 self._is_in_line = True
                 self._turns.wait(name, self)
 
@@ -110,7 +110,7 @@ class HeldRequests:
         """Parse and begin the first request in `data`."""
         known, connection = first.known, self._connection
         if known is not None and first.size <= len(data) and connection.is_free:
-            connection.stop_patience()
+            connection.timeouts.stop_patience()
             connection.run_at_once(known, data[known.head_bytes : first.size])
         else:
             connection.parse(data[: first.size])

@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from holdfast.doors.http.calls import CallerLeft, HttpCall
+from holdfast.doors.http.calls import HttpCall
+from holdfast.doors.http.request_bodies import CallerLeft
 
 T = TypeVar("T")
 

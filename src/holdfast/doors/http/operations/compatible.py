@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from holdfast.doors.http.calls import JSON_TYPE, HttpCall, decode
+from holdfast.doors.http.calls import JSON_TYPE, HttpCall
 from holdfast.doors.http.operations.messages import claim, send_watched
+from holdfast.doors.http.request_bodies import decode
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import InvalidArgument, QueueNotFound, StaleLease
 from holdfast.model.ids import parse_id, to_uuid

@@ -2,9 +2,10 @@
 
 import msgspec
 
-from holdfast.doors.http.calls import HttpCall, decode
+from holdfast.doors.http.calls import HttpCall
 from holdfast.doors.http.operations.messages import claim_and_respond
 from holdfast.doors.http.operations.shapes import claim_request_of
+from holdfast.doors.http.request_bodies import decode
 from holdfast.wire.http.bodies import LedgerClaimRequest
 
 _claim = msgspec.json.Decoder(LedgerClaimRequest)

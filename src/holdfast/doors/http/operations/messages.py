@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from holdfast.doors.http.calls import JSON_TYPE, CallerLeft, HttpCall, decode, retry_after
+from holdfast.doors.http.calls import JSON_TYPE, HttpCall, retry_after
 from holdfast.doors.http.connections.presence import Presence
 from holdfast.doors.http.operations.multipart import PartStream, enqueue_parts
 from holdfast.doors.http.operations.shapes import (
@@ -18,6 +18,7 @@ from holdfast.doors.http.operations.shapes import (
     results_error,
     verdicts_of,
 )
+from holdfast.doors.http.request_bodies import CallerLeft, decode
 from holdfast.doors.sockets.steps import StepsDone, begin
 from holdfast.model.answers import Delivery, Enqueued, Exchanged, Result
 from holdfast.model.errors import MessageNotFound

@@ -8,7 +8,8 @@ from msgspec import UNSET
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from holdfast.doors.http.calls import HttpCall, body_parts, check_encoding, check_length, decode, too_large
+from holdfast.doors.http.calls import HttpCall
+from holdfast.doors.http.request_bodies import body_parts, check_encoding, check_length, decode, too_large
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from holdfast.doors.http.calls import HttpCall, decode
+from holdfast.doors.http.calls import HttpCall
+from holdfast.doors.http.request_bodies import decode
 from holdfast.model.message import Receipt
 from holdfast.wire.http.bodies import PAYLOAD_BYTES, PayloadRequest
 

@@ -5,11 +5,12 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.doors.http.calls import HttpCall, decode
+from holdfast.doors.http.calls import HttpCall
 from holdfast.doors.http.connections.presence import Presence
 from holdfast.doors.http.operations.messages import settle
 from holdfast.doors.http.operations.multipart import PartStream
 from holdfast.doors.http.operations.shapes import verdicts_of
+from holdfast.doors.http.request_bodies import decode
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import QueueNotFound
 from holdfast.model.message import MAX_BATCH

@@ -5,8 +5,9 @@ from typing import Any
 from msgspec.structs import asdict
 
 from holdfast.doors.http.app import Handler
-from holdfast.doors.http.calls import HttpCall, decode
+from holdfast.doors.http.calls import HttpCall
 from holdfast.doors.http.connections.presence import Presence
+from holdfast.doors.http.request_bodies import decode
 from holdfast.model.answers import Info
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
 from holdfast.wire import operations

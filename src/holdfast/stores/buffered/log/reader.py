@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.stores.buffered.log.records import LogRecord, RecordKind, SegmentHeader, record_size
+from holdfast.stores.buffered.log.replay import decode_numbers
 from holdfast.stores.buffered.log.segments import LogDamaged, WalSegment, list_segments, read_segment
-from holdfast.stores.buffered.log.wal import decode_numbers
 from holdfast.stores.formats.logged_enqueue import LoggedBatch, LoggedCall, decode_call
 
 # Limits of one transaction.

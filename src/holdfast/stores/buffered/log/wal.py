@@ -23,10 +23,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
-from uuid import UUID, uuid4
-
-import msgspec
+from uuid import uuid4
 
 from holdfast.forking import forked_error, listen_for_forks
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
@@ -41,6 +38,7 @@ from holdfast.stores.buffered.log.records import (
     encode_record,
     record_size,
 )
+from holdfast.stores.buffered.log.replay import Logged, WalPosition, encode_numbers, records_to_land
 from holdfast.stores.buffered.log.segments import (
     WalSegment,
     check_chain,
@@ -59,9 +57,6 @@ _SEAL_BYTES = record_size(b"")
 
 _log = logging.getLogger("holdfast")
 
-_encode_numbers = msgspec.msgpack.Encoder().encode
-decode_numbers = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
-
 
 class LogInUse(StoreUnavailable):
     """Another process, or this one, has the log open."""
@@ -69,26 +64,6 @@ class LogInUse(StoreUnavailable):
 
 class LogStopped(StoreUnavailable):
     """A write or sync has failed, or the log was closed: it takes nothing more."""
-
-
-class WalPosition(NamedTuple):
-    """The position of a record among all records of all logs.
-
-    `node` names the log and `epoch` one opening of it. `number` counts the records of each shard in that opening.
-    """
-
-    node: UUID
-    epoch: int
-    shard: int
-    number: int
-
-
-class Logged(NamedTuple):
-    """A record that an earlier run left in the log."""
-
-    position: WalPosition
-    segment: int
-    body: bytes
 
 
 class Wal:
@@ -117,7 +92,7 @@ class Wal:
             self.epoch = secrets.randbits(63)
             self._sequence = 0
             self._next_numbers: dict[int, int] = {}
-            self._replayed = _records_to_land(old)
+            self._replayed = records_to_land(old)
             for segment in old:
                 self._waiting[segment.header.segment] = 0
             for logged in self._replayed:
@@ -215,7 +190,7 @@ class Wal:
     def void(self, numbers: list[tuple[int, int]]) -> None:
         """Record that these (shard, number) of the last append must never be stored, and that all its other records
         must be. With an empty list it tells readers that the whole append was kept."""
-        body = _encode_numbers(numbers)
+        body = encode_numbers(numbers)
         self.make_room(record_size(body))
         self._append([(0, 0, RecordKind.VOID, body)])
 
@@ -379,25 +354,3 @@ class Wal:
 
 def _seal(header: SegmentHeader, offset: int, sequence: int) -> bytes:
     return encode_record(header, offset, LogRecord(sequence, sequence, 0, 0, RecordKind.SEAL, b""))
-
-
-def _records_to_land(segments: list[WalSegment]) -> list[Logged]:
-    """Return the records that must be landed, in order."""
-    void = {
-        (segment.header.epoch, shard, number)
-        for segment in segments
-        for record in segment.records
-        if record.kind is RecordKind.VOID
-        for shard, number in decode_numbers(record.body)
-    }
-    return [
-        Logged(
-            WalPosition(segment.header.node, segment.header.epoch, record.shard, record.number),
-            segment_number,
-            record.body,
-        )
-        for segment in segments
-        for segment_number in [segment.header.segment]
-        for record in segment.records
-        if record.kind is RecordKind.MESSAGES and (segment.header.epoch, record.shard, record.number) not in void
-    ]

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.events import JournalEvent, parse_position
-from holdfast.stores.contract import JOURNAL_STEP, JournalPage
+from holdfast.stores.contract import JOURNAL_STEP
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import as_unavailable, retry_conflicts, run_concurrently
 from holdfast.stores.objects.documents import layout
@@ -37,6 +37,7 @@ from holdfast.stores.objects.documents.json_documents import JournalDocument, Js
 from holdfast.stores.objects.journal.outbox_scan import OutboxScan
 from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.values import JournalPage
 
 # Maximum number of metadata objects that one segment is collected from.
 SEGMENT = 1_000

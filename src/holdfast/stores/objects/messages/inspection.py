@@ -9,13 +9,13 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, Filter
 from holdfast.model.rules.lifecycle import is_over
-from holdfast.stores.contract import Listing
 from holdfast.stores.objects.buckets.bucket import ObjectMissing
 from holdfast.stores.objects.buckets.retries import run_concurrently
 from holdfast.stores.objects.messages.counts import QueueCounts
 from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.messages.state_documents import StateDocuments
+from holdfast.stores.values import Listing
 
 _TRIES = 8
 

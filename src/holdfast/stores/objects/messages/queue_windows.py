@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
-from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.objects.buckets.bucket import PAGE, ListedObject, Unanswered
 from holdfast.stores.objects.buckets.retries import as_unavailable, run_concurrently, unavailable
@@ -20,6 +19,7 @@ from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import CasDocuments, ReadCasDocument
 from holdfast.stores.objects.documents.document_format import MessageBody, decode_message
 from holdfast.stores.objects.messages.index import IndexedMessage, MessageIndex
+from holdfast.stores.values import QueueRow
 
 # Maximum number of messages in a window, and of messages of which only the mark is kept.
 WINDOW = 10_000

@@ -19,7 +19,6 @@ from holdfast.model.message import Envelope, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter
 from holdfast.model.rules.lifecycle import Change, Life
-from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import end_by_time
 from holdfast.stores.objects.buckets.retries import run_concurrently
@@ -31,6 +30,7 @@ from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import MessageMove, ObjectMessages
 from holdfast.stores.objects.messages.queue_windows import ObjectQueueState
 from holdfast.stores.unit import Sized
+from holdfast.stores.values import QueueRow
 
 
 class OpenQueue(NamedTuple):

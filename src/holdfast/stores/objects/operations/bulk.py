@@ -2,7 +2,6 @@
 
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, Redrive, Verb, states_of
-from holdfast.stores.contract import AlterStep
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.bulk import alter
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
@@ -14,6 +13,7 @@ from holdfast.stores.objects.messages.inspection import ObjectInspection
 from holdfast.stores.objects.messages.messages import MessageMove, ObjectMessages
 from holdfast.stores.objects.messages.unit import ObjectUnits, OpenQueue
 from holdfast.stores.objects.operations.directory import ObjectDirectory
+from holdfast.stores.values import AlterStep
 
 
 class ObjectBulkVerbs:

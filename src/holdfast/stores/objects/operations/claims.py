@@ -15,7 +15,6 @@ from holdfast.model.requests import ClaimRequest, StateDocument
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.claims import next_claim_at
 from holdfast.model.rules.lifecycle import is_over
-from holdfast.stores.contract import Claims, QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, delivery_of
 from holdfast.stores.objects.buckets.bucket import ObjectMissing
@@ -28,6 +27,7 @@ from holdfast.stores.objects.messages.state_documents import StateDocuments
 from holdfast.stores.objects.messages.unit import ObjectUnits
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 from holdfast.stores.objects.operations.ledgers import ObjectLedgers
+from holdfast.stores.values import Claims, QueueRow
 
 # Maximum number of leases and TTLs that one claim ends before it looks for messages; later passes find the rest.
 _MAX_ENDED = 1_000

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from holdfast.clock import Clock
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
-from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.quotas import check_room_for_queue, default_ttl_ms
@@ -30,6 +29,7 @@ from holdfast.stores.objects.documents.json_documents import (
     TenantDocument,
     TenantsDocument,
 )
+from holdfast.stores.values import QueueChange, QueueRow, TenantRow
 
 # Maximum age of cached settings: claims see a change by another process within this time.
 FRESH_MS = 1_000

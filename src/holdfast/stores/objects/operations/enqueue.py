@@ -19,7 +19,6 @@ from holdfast.model.policy import QueuePolicy
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.idempotency import find_new, index_keys, make_results
 from holdfast.model.rules.transitions import TRANSITIONS, Cause
-from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, check_accepts, no_such_queue
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
@@ -31,6 +30,7 @@ from holdfast.stores.objects.messages.counts import QueueCounts
 from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 from holdfast.stores.objects.operations.node_numbers import ObjectNodeNumbers
+from holdfast.stores.values import QueueRow
 
 # Attempts while other processes have undecided steps with the same keys.
 _TRIES = 300

@@ -15,7 +15,6 @@ from holdfast.model.schedules import (
     draft_at,
     reason_of,
 )
-from holdfast.stores.contract import DueSchedules
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
@@ -25,6 +24,7 @@ from holdfast.stores.objects.documents.cas_documents import CasDocuments, CasWri
 from holdfast.stores.objects.documents.document_format import encode
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 from holdfast.stores.objects.operations.enqueue import ObjectEnqueue
+from holdfast.stores.values import DueSchedules
 
 # Interval at which the schedules of all queues are listed, to find those of other processes.
 LIST_MS = 10_000

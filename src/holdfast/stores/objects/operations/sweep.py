@@ -7,7 +7,6 @@ from contextlib import suppress
 from holdfast.clock import steady_s
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
-from holdfast.stores.contract import QueueRow, Swept
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import remove_oldest
 from holdfast.stores.objects.buckets.bucket import PAGE, ListedObject, PreconditionFailed
@@ -24,6 +23,7 @@ from holdfast.stores.objects.messages.unit import ObjectUnits, OpenQueue
 from holdfast.stores.objects.operations.bulk import ObjectBulkVerbs
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 from holdfast.stores.objects.operations.enqueue import decode_key
+from holdfast.stores.values import QueueRow, Swept
 
 # Interval at which the whole store is searched for leftovers of other processes.
 _SEARCH_INTERVAL_MS = 300_000

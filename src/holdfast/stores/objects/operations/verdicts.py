@@ -10,7 +10,6 @@ from holdfast.model.answers import Result
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Verdict
-from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import stale
 from holdfast.stores.logic.verdicts import settle
@@ -20,6 +19,7 @@ from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.messages.unit import ObjectUnits, OpenQueue
 from holdfast.stores.objects.operations.directory import ObjectDirectory
+from holdfast.stores.values import QueueRow
 
 
 class ObjectVerdicts:

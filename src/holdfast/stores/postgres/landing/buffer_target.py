@@ -9,7 +9,6 @@ from holdfast.model.events import Event
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
-from holdfast.stores.contract import Claims
 from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.formats.logged_enqueue import LoggedCall
@@ -23,6 +22,7 @@ from holdfast.stores.postgres.payloads.pieces import PostgresPayloads, is_filled
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.reserved_message import Reserved
+from holdfast.stores.values import Claims
 
 T = TypeVar("T")
 

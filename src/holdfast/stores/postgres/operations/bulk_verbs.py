@@ -2,7 +2,6 @@
 
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, Verb, states_of
-from holdfast.stores.contract import AlterStep
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.bulk import alter
@@ -13,6 +12,7 @@ from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.rows import STATUSES
 from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
+from holdfast.stores.values import AlterStep
 
 
 class PostgresBulkVerbs:

@@ -8,7 +8,6 @@ from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.model.rules.claims import next_claim_at
-from holdfast.stores.contract import Claims
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.claims import ENDED_PER_CLAIM, claim
 from holdfast.stores.logic.results import being_deleted
@@ -21,6 +20,7 @@ from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
 from holdfast.stores.reserved_message import Reserved
+from holdfast.stores.values import Claims
 
 
 class PostgresClaims:

@@ -5,11 +5,12 @@ from typing import Any
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event, JournalEvent, format_positions, parse_positions
-from holdfast.stores.contract import JOURNAL_STEP, JournalPage
+from holdfast.stores.contract import JOURNAL_STEP
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.schema.rows import EVENTS, decode_error
 from holdfast.stores.postgres.schema.statements import SQL
+from holdfast.stores.values import JournalPage
 
 # How often a reader looks again, with a pause before each look, while transactions that were open when it came are
 # still open: for about one second in all. Most of them end within a millisecond, and a caller that just got its

@@ -8,7 +8,6 @@ from holdfast.model.answers import Counts, Found
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter
-from holdfast.stores.contract import Listing
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
@@ -16,6 +15,7 @@ from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.rows import FAILED, STATUSES, MessageRow, decode_found, decode_whole_row
 from holdfast.stores.postgres.schema.statements import SQL
+from holdfast.stores.values import Listing
 
 # Number of messages that a search reads with one statement.
 _STEP = 500

@@ -7,7 +7,6 @@ import msgspec
 from holdfast.model.answers import Enqueued
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule, Tick, after_fired, check_schedule_count, draft_at, reason_of
-from holdfast.stores.contract import DueSchedules
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.enqueue import enqueue
@@ -17,6 +16,7 @@ from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
+from holdfast.stores.values import DueSchedules
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Schedule).decode

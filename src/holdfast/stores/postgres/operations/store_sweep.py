@@ -1,11 +1,10 @@
 """One sweep: end everything whose time has come, up to a limit shared by all databases."""
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.contract import Swept
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import delete_some, remove_oldest
@@ -20,11 +19,22 @@ from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
+from holdfast.stores.values import Swept
 
 # Leases of other servers end too, without a notification, so each server sweeps at least this often.
 LOOK_MS = 5_000
 # Number of count lines that one statement sums up.
 FOLD = 5_000
+
+
+class SweptParts(NamedTuple):
+    """The parts of the store that a sweep calls to do their overdue work."""
+
+    queue_sweep: QueueSweep
+    journal: PostgresJournal
+    moves: PostgresMoves
+    staging: PostgresStaging
+    resharding: Resharding
 
 
 class PostgresSweep:
@@ -36,22 +46,14 @@ class PostgresSweep:
         cluster: PostgresCluster,
         directory: QueueRegistry,
         steps: StepRunner,
-        queue_sweep: QueueSweep,
-        journal: PostgresJournal,
-        moves: PostgresMoves,
-        staging: PostgresStaging,
-        resharding: Resharding,
+        parts: SweptParts,
         retention_ms: int,
     ) -> None:
         self.driver = driver
         self._cluster = cluster
         self._directory = directory
         self._steps = steps
-        self._queue_sweep = queue_sweep
-        self._journal = journal
-        self._moves = moves
-        self._staging = staging
-        self._resharding = resharding
+        self._parts = parts
         self._retention_ms = retention_ms
         # One sweep at a time: a second sweep would find the work of the first neither done nor open.
         self._turn = asyncio.Lock()
@@ -72,7 +74,7 @@ class PostgresSweep:
                 failure = error
         if len(self._cluster.shards) > 1:
             try:
-                changed += await self._resharding.recover()
+                changed += await self._parts.resharding.recover()
             except StoreUnavailable as error:
                 failure = error
         if failure is not None and len(self._cluster.shards) == 1:
@@ -85,7 +87,9 @@ class PostgresSweep:
         moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
         for row in await shard.fetch(SQL["ends"]):
             if row["at"] <= stored_ms and changed < limit and row["queue_key"] not in moving:
-                changed += await self._queue_sweep.end_on(shard, row["queue_key"], limit - changed, now_ms, notices)
+                changed += await self._parts.queue_sweep.end_on(
+                    shard, row["queue_key"], limit - changed, now_ms, notices
+                )
         for row in await shard.fetch(SQL["draining"]):
             if changed < limit and (not row["has_leases"] or row["drain_until"] <= stored_ms):
                 changed += await self._delete_some(shard, row, limit - changed, now_ms, notices)
@@ -93,14 +97,14 @@ class PostgresSweep:
             if changed < limit:
                 changed += await _execute(shard, sql, at, limit - changed)
         if changed < limit:
-            changed += await self._journal.trim(shard, limit - changed, stored_ms)
+            changed += await self._parts.journal.trim(shard, limit - changed, stored_ms)
         if changed < limit:
-            changed += await self._staging.sweep(shard, limit - changed)
+            changed += await self._parts.staging.sweep(shard, limit - changed)
         for row in await shard.fetch(SQL["strays"], limit):
             changed += await self._end_strays(shard, row["key"], limit, now_ms, notices)
         if len(self._cluster.shards) > 1:
             changed += await self._directory.copies.send(shard)
-            changed += await self._moves.resolve(shard, now_ms, notices)
+            changed += await self._parts.moves.resolve(shard, now_ms, notices)
         await shard.fetch(SQL["fold"], FOLD)
         return changed
 
@@ -109,8 +113,8 @@ class PostgresSweep:
         moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
         ends = [row["at"] for row in await shard.fetch(SQL["ends"]) if row["queue_key"] not in moving]
         [keys] = await shard.fetch(SQL["next_key_end"])
-        ends += [at for at in (keys["at"], await self._journal.next_trim_at(shard)) if at is not None]
-        ends += [0] if await self._staging.has_work(shard) else []
+        ends += [at for at in (keys["at"], await self._parts.journal.next_trim_at(shard)) if at is not None]
+        ends += [0] if await self._parts.staging.has_work(shard) else []
         ends += [row["drain_until"] if row["has_leases"] else 0 for row in await shard.fetch(SQL["draining"])]
         return ends
 

@@ -21,7 +21,6 @@ from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.message import Draft, Envelope, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
-from holdfast.stores.contract import Claims
 from holdfast.stores.event_loop.driver import LoopDriver
 from holdfast.stores.payloads.pieces import PIECES_ABOVE, PieceChecker, payload_gone, split_payload
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
@@ -29,6 +28,7 @@ from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
+from holdfast.stores.values import Claims
 
 
 def is_filled(asks: list[ClaimRequest], claims: Claims) -> bool:

@@ -4,7 +4,6 @@ from typing import Any
 
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
-from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import no_such_queue
@@ -13,6 +12,7 @@ from holdfast.stores.postgres.queues.queue_info import decode_queue_row, encode_
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.queues.registry import QueueRegistry, decode_tenant_row, encode_policy_columns
 from holdfast.stores.postgres.schema.statements import SQL
+from holdfast.stores.values import QueueChange, QueueRow, TenantRow
 
 
 class PostgresDirectory:

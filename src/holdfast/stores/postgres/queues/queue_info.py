@@ -7,9 +7,9 @@ import msgspec
 
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
-from holdfast.stores.contract import QueueRow
 from holdfast.stores.logic.quotas import default_ttl_ms
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
+from holdfast.stores.values import QueueRow
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_policy = msgspec.msgpack.Decoder(QueuePolicy).decode

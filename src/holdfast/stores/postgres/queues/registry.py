@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
-from holdfast.stores.contract import TenantRow
 from holdfast.stores.logic.quotas import check_room_for_queue
 from holdfast.stores.logic.results import being_deleted, no_such_queue
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
@@ -21,6 +20,7 @@ from holdfast.stores.postgres.queues.queue_info import (
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.queues.tenant_copies import TenantCopies
 from holdfast.stores.postgres.schema.statements import SQL
+from holdfast.stores.values import TenantRow
 
 # Maximum number of cached queues; beyond it, those cached first are dropped.
 _REMEMBERED = 50_000

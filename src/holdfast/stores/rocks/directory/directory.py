@@ -4,13 +4,13 @@ from msgspec.structs import replace
 
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
-from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
 from holdfast.stores.rocks.directory.schedules import Schedules
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.queues.publisher import Publisher
 from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
+from holdfast.stores.values import QueueChange, QueueRow, TenantRow
 
 
 class RocksDirectory:

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
-from holdfast.stores.contract import QueueRow, TenantRow
 from holdfast.stores.logic.results import being_deleted, no_such_queue
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.counters import Counters, Totals, decode_counters
@@ -25,6 +24,7 @@ from holdfast.stores.rocks.directory.queue_indexes import QueueIndexes, decode_r
 from holdfast.stores.rocks.directory.tenants import Tenants
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.queues.queue_state import QueueState
+from holdfast.stores.values import QueueRow, TenantRow
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_ref = msgspec.msgpack.Decoder(QueueRef).decode

@@ -11,9 +11,9 @@ import msgspec
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.limits import is_limited
-from holdfast.stores.contract import QueueRow
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.values import QueueRow
 
 _FILLED = keys.META + b"queue indexes"
 

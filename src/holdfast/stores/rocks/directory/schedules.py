@@ -10,7 +10,7 @@ from holdfast.model.answers import Enqueued
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule, Tick, after_fired, draft_at, reason_of
-from holdfast.stores.contract import DueSchedules, Listener
+from holdfast.stores.contract import Listener
 from holdfast.stores.disk.free_space import DiskRoom
 from holdfast.stores.indexes.schedule_index import ScheduleIndex
 from holdfast.stores.logic.enqueue import enqueue
@@ -20,6 +20,7 @@ from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
+from holdfast.stores.values import DueSchedules
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Schedule).decode

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
-from holdfast.stores.contract import TenantRow
 from holdfast.stores.logic.quotas import check_quotas, check_room_for_queue, default_ttl_ms
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.counters import Counters, Totals
 from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.values import TenantRow
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode

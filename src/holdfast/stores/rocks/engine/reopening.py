@@ -8,8 +8,9 @@ lost     the old database does not close: only another process can open the dire
 
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from holdfast.clock import Timer
@@ -19,7 +20,8 @@ from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.file_sync import sync_file
 from holdfast.stores.disk.free_space import free_bytes
 from holdfast.stores.rocks.engine.database import Database, HandleNotClosed
-from holdfast.stores.rocks.recovery.layout import Layout, Opened, open_databases
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.recovery.layout import Layout, Opened, note_closed, open_databases
 
 REOPEN_AFTER_MS = 5_000
 # Seconds that closing a stopped store may take.
@@ -192,3 +194,46 @@ def close_stopped(database: Database) -> None:
         raise
     except StoreUnavailable as error:
         _log.debug("%s", error.message)  # its last flush failed because the disk did, but it is closed
+
+
+async def close_all_stopped(runtime: Runtime, databases: Iterable[Database]) -> None:
+    """Close the databases of a stopped store on another thread. Raise `HandleNotClosed` if one does not close."""
+    for database in databases:
+        await runtime.offload(partial(close_stopped, database))
+
+
+def close_databases(databases: Iterable[Database], layout: Layout, *, had_stopped: bool) -> None:
+    """Close all databases with their store. Raise the first error, but only log it if the store had stopped."""
+    failure: StoreUnavailable | None = None
+    for database in databases:
+        try:
+            if had_stopped:
+                database.close_stopped(CLOSING_S)
+            else:
+                database.close()
+        except StoreUnavailable as error:
+            failure = failure or error
+    if failure is None:
+        if not had_stopped:
+            note_closed(layout)
+    elif had_stopped:
+        # Every call since the stop has failed, so no change depends on a clean close.
+        _log.warning("%s", failure.message)
+    else:
+        raise failure
+
+
+def stop_engines(engines: Sequence[Engine], cause: str) -> bool:
+    """Stop all engines of a store after one of them has stopped. Return False if that was done before."""
+    if engines[0].on_stop is _ignore_stop:
+        return False
+    for engine in engines:
+        engine.on_stop = _ignore_stop
+    for engine in engines:
+        if engine.failure is None:
+            engine.stop(RuntimeError(cause))
+    return True
+
+
+def _ignore_stop(cause: str) -> None:
+    """Do nothing: the handler of an engine of a store that has stopped already."""

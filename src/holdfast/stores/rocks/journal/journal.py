@@ -15,12 +15,13 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event, JournalEvent, format_positions
 from holdfast.model.names import QueueRef
 from holdfast.model.rules.lifecycle import Life
-from holdfast.stores.contract import JOURNAL_STEP, JournalPage
+from holdfast.stores.contract import JOURNAL_STEP
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.journal.event_blocks import EventRows, EventRun, Part, Row, decode_rows, encode_parts
 from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
+from holdfast.stores.values import JournalPage
 
 EVENT_NAMES = tuple(Event)
 _NUMBERS = {event: number for number, event in enumerate(EVENT_NAMES)}

@@ -20,18 +20,13 @@ from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.requests import Filter, StateDocument
 from holdfast.model.rules.lifecycle import Lease, Life
 from holdfast.runtime import Runtime
-from holdfast.stores.contract import (
-    Capabilities,
-    JournalPage,
-    Listener,
-    Listing,
-    Swept,
-)
+from holdfast.stores.contract import Listener
 from holdfast.stores.logic.results import no_such_queue
 from holdfast.stores.rocks.legacy.entries import LegacyMessage
 from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase
 from holdfast.stores.rocks.legacy.message_import import LEGACY_ID, LEGACY_QUEUE, own_id
 from holdfast.stores.rocks.legacy.store_parts import LegacyDirectory, LegacyLedgers, LegacyPayloads, LegacySchedules
+from holdfast.stores.values import Capabilities, JournalPage, Listing, Swept
 from holdfast.telemetry.figures import Figures
 
 _log = logging.getLogger("holdfast")

@@ -6,8 +6,9 @@ from typing import Any, NoReturn
 from holdfast.model.answers import Enqueued, LedgerEntry, Result
 from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.schedules import Schedule
-from holdfast.stores.contract import DueSchedules, PayloadReader, PayloadWriter, QueueRow, TenantRow
+from holdfast.stores.contract import PayloadReader, PayloadWriter
 from holdfast.stores.rocks.legacy.message_import import LEGACY_QUEUE
+from holdfast.stores.values import DueSchedules, QueueRow, TenantRow
 
 _TENANT = TenantRow(tenant=DEFAULT, tenant_id=1)
 _QUEUE = QueueRow(ref=LEGACY_QUEUE, tenant_id=1, queue_id=1)

@@ -17,18 +17,13 @@ from collections.abc import Iterable
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Envelope, Pieces
 from holdfast.model.names import QueueRef
-from holdfast.runtime import Runtime, yield_to_others
-from holdfast.stores.contract import Listener
-from holdfast.stores.disk.free_space import DiskRoom
+from holdfast.runtime import yield_to_others
 from holdfast.stores.payloads.pieces import PIECE_BYTES
 from holdfast.stores.payloads.staging import StageWriter
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
-from holdfast.stores.rocks.directory.store_facts import ShardFacts
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.payloads.pieces import RocksPieceCursor, RocksPieceReader, piece_key
-from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
-from holdfast.stores.rocks.queues.messages import MessageCache
+from holdfast.stores.rocks.shard_parts import ShardParts
 
 # A writer waits for a sync each time it has written this many bytes.
 _SYNC_EVERY = 8 << 20
@@ -37,27 +32,16 @@ _SYNC_EVERY = 8 << 20
 class RocksStaging:
     """The `PayloadStore` of one shard, and its unfinished uploads."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        runtime: Runtime,
-        catalog: QueueCatalog,
-        entries: MessageCache,
-        seen: SeenKeys,
-        facts: ShardFacts,
-        room: DiskRoom,
-        listener: Listener,
-        writers: "dict[int, RocksStage]",
-    ) -> None:
+    def __init__(self, parts: ShardParts, writers: "dict[int, RocksStage]") -> None:
         """`writers` has the unfinished uploads of all shards, by blob id."""
-        self._engine = engine
-        self._runtime = runtime
-        self._catalog = catalog
-        self._entries = entries
-        self._seen = seen
-        self._facts = facts
-        self._room = room
-        self._listener = listener
+        self._engine = parts.engine
+        self._runtime = parts.runtime
+        self._catalog = parts.catalog
+        self._cache = parts.cache
+        self._seen = parts.seen
+        self._facts = parts.facts
+        self._room = parts.room
+        self._listener = parts.listener
         self._writers = writers
         # The blob ids of abandoned uploads, whose pieces sweeps delete.
         self._abandoned: list[int] = []
@@ -86,7 +70,7 @@ class RocksStaging:
 
         def find() -> Envelope | None:
             queue = self._catalog.find(ref)
-            entry = None if queue is None else self._entries.get(queue, id)
+            entry = None if queue is None else self._cache.get(queue, id)
             return None if entry is None else entry.envelope
 
         return RocksPieceReader(self._engine, self._runtime, id, pieces, find, start)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.answers import Counts
 from holdfast.model.message import State
-from holdfast.stores.contract import QueueRow
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.counters import Counters, Totals
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.queues.groups import RocksGroups
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.queues.window import Window
+from holdfast.stores.values import QueueRow
 
 if TYPE_CHECKING:
     from holdfast.stores.rocks.queues.publisher import Publisher

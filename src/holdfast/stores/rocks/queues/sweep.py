@@ -3,17 +3,13 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from holdfast.stores.contract import Swept
 from holdfast.stores.logic.sweep import delete_some, end_by_time
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
-from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.journal.journal import RocksJournal
 from holdfast.stores.rocks.payloads.staging import RocksStaging
-from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
-from holdfast.stores.rocks.queues.publisher import Publisher
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
 from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
+from holdfast.stores.rocks.shard_parts import ShardParts
+from holdfast.stores.values import Swept
 
 # Does up to a number of changes, and returns how many it did.
 Work = Callable[[int], Awaitable[int]]
@@ -22,23 +18,13 @@ Work = Callable[[int], Awaitable[int]]
 class RocksSweep:
     """The sweep of one shard."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        publisher: Publisher,
-        catalog: QueueCatalog,
-        units: RocksUnits,
-        seen: SeenKeys,
-        journal: RocksJournal,
-        staging: RocksStaging,
-        sweep_plan: SweepPlan,
-    ) -> None:
-        self._engine = engine
-        self._publisher = publisher
-        self._catalog = catalog
+    def __init__(self, parts: ShardParts, units: RocksUnits, staging: RocksStaging, sweep_plan: SweepPlan) -> None:
+        self._engine = parts.engine
+        self._publisher = parts.publisher
+        self._catalog = parts.catalog
+        self._seen = parts.seen
+        self._journal = parts.journal
         self._units = units
-        self._seen = seen
-        self._journal = journal
         self._staging = staging
         self._sweep_plan = sweep_plan
 

@@ -12,23 +12,16 @@ from holdfast.model.message import Draft, Envelope, State, make_envelope
 from holdfast.model.requests import StateDocument
 from holdfast.model.rules.lifecycle import Change, Life, first_life
 from holdfast.model.rules.transitions import TRANSITIONS, Cause
-from holdfast.stores.contract import Listener
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
-from holdfast.stores.rocks.directory.store_facts import ShardFacts
-from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.journal.journal import RocksJournal
 from holdfast.stores.rocks.payloads.pieces import store_large_payload
 from holdfast.stores.rocks.payloads.staging import RocksStaging
-from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
 from holdfast.stores.rocks.queues.ledgers import LedgerKeys
-from holdfast.stores.rocks.queues.messages import MessageCache, MessageReads
 from holdfast.stores.rocks.queues.plain_messages import choose_form
-from holdfast.stores.rocks.queues.publisher import Publisher
 from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
+from holdfast.stores.rocks.shard_parts import ShardParts
 from holdfast.stores.unit import OpenClaim
 
 # Module-level names, because looking up an enum member costs as much as the rest of a loop over a batch.
@@ -44,32 +37,19 @@ MANY = 4
 class UnitWrites:
     """The state of the current step, and the changes it can make."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        publisher: Publisher,
-        catalog: QueueCatalog,
-        cache: MessageCache,
-        reader: MessageReads,
-        journal: RocksJournal,
-        seen: SeenKeys,
-        staging: RocksStaging,
-        facts: ShardFacts,
-        sweep_plan: SweepPlan,
-        listener: Listener,
-    ) -> None:
-        self._engine = engine
-        self._publisher = publisher
-        self._catalog = catalog
-        self._cache = cache
-        self._reader = reader
-        self._journal = journal
-        self._seen = seen
+    def __init__(self, parts: ShardParts, staging: RocksStaging, sweep_plan: SweepPlan) -> None:
+        self._engine = parts.engine
+        self._publisher = parts.publisher
+        self._catalog = parts.catalog
+        self._cache = parts.cache
+        self._reader = parts.reader
+        self._journal = parts.journal
+        self._seen = parts.seen
+        self._facts = parts.facts
+        self._listener = parts.listener
+        self._ledgers = LedgerKeys(parts.engine)
         self._staging = staging
-        self._ledgers = LedgerKeys(engine)
-        self._facts = facts
         self._sweep_plan = sweep_plan
-        self._listener = listener
         self.now_ms = 0
         self.is_durable = self.notifies_ready = True
         self._has_changed = False

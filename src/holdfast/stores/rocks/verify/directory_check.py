@@ -9,11 +9,11 @@ import msgspec
 
 from holdfast.model.limits import is_limited
 from holdfast.model.names import QueueRef
-from holdfast.stores.contract import QueueRow, TenantRow
 from holdfast.stores.findings import Findings
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.counters import Counters, decode_counters
 from holdfast.stores.rocks.engine.reads import MergedReads
+from holdfast.stores.values import QueueRow, TenantRow
 
 T = TypeVar("T")
 

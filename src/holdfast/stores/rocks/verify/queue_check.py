@@ -10,7 +10,6 @@ from holdfast.model.ids import from_bytes
 from holdfast.model.message import State, headers_bytes
 from holdfast.model.requests import StateDocument
 from holdfast.model.rules.lifecycle import Life
-from holdfast.stores.contract import QueueRow
 from holdfast.stores.findings import Findings
 from holdfast.stores.formats.message_record import DecodedMessage, decode_life, decode_message
 from holdfast.stores.rocks import keys
@@ -29,6 +28,7 @@ from holdfast.stores.rocks.verify.index_check import (
     entries_of,
 )
 from holdfast.stores.rocks.verify.pieces_check import check_payload
+from holdfast.stores.values import QueueRow
 
 _STATE_FIELDS = {
     State.READY: "ready",

@@ -1,0 +1,95 @@
+"""Operations on all shards of a store together: sweeps, copies, tallies and metrics."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.model.events import Event
+from holdfast.model.names import QueueRef
+from holdfast.runtime import Runtime, Ticket
+from holdfast.stores.rocks.engine.checkpoints import copy_shards
+from holdfast.stores.rocks.recovery.layout import Layout
+from holdfast.stores.rocks.recovery.marker import write_marker
+from holdfast.stores.rocks.shard import Shard
+from holdfast.stores.values import Swept
+from holdfast.telemetry.figures import SYNC_BOUNDS, FamilyFigures, Figures, Histogram
+
+# The number of events of each kind by queue, as `Store.take_tallies` returns it.
+Tallies = dict[QueueRef, dict[Event, int]]
+
+
+async def sweep_shards(shards: Sequence[Shard], runtime: Runtime, limit: int, now_ms: int) -> Swept:
+    """Sweep all shards concurrently.
+
+    Each shard reports its next deadline to the listener itself. So if one shard's disk blocks this call, later calls
+    still sweep the other shards.
+    """
+    sweeps = [_start(runtime, partial(shard.sweep_beside_others, limit, now_ms)) for shard in shards]
+    swept: list[Swept] = []
+    failures: list[Exception] = []
+    for each in sweeps:
+        try:
+            swept.append(await each)
+        except Exception as error:  # wait for all shards, then raise the first error
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    ends = [each.next_at for each in swept if each.next_at is not None]
+    return Swept(sum(each.changed for each in swept), min(ends, default=None))
+
+
+def _start(runtime: Runtime, work: Callable[[], Coroutine[Any, Any, Swept]]) -> Ticket[Swept]:
+    """Run `work` in the background, and return the ticket of its result."""
+    ticket: Ticket[Swept] = runtime.ticket()
+
+    async def run() -> None:
+        try:
+            swept = await work()
+        except Exception as error:
+            if ticket.done():
+                raise
+            ticket.set_exception(error)
+        else:
+            if not ticket.done():
+                ticket.set_result(swept)
+
+    runtime.spawn(run())
+    return ticket
+
+
+async def copy_store(shards: Sequence[Shard], layout: Layout, target: Path) -> None:
+    """Copy the store with these shards and this layout to the directory `target`."""
+    copied = Layout(target, layout.role._replace(is_made=True))
+    await copy_shards([(shard.checkpoints, path) for shard, path in zip(shards, copied.paths, strict=True)])
+    if copied.has_shards:
+        # Written last: without the marker, an incomplete backup is not taken for a store.
+        write_marker(target, None, copied.role)
+
+
+def add_tallies(shards: Sequence[Shard], tallies: Tallies) -> None:
+    """Take the tallies of all shards, and add them to `tallies`."""
+    for shard in shards:
+        for ref, counts in shard.journal.take_tallies().items():
+            kept = tallies.setdefault(ref, {})
+            for event, count in counts.items():
+                kept[event] = kept.get(event, 0) + count
+
+
+def sum_figures(shards: Sequence[Shard]) -> Figures:
+    """Return the sums of the metrics of all shards."""
+    syncs, families = Histogram(SYNC_BOUNDS), dict[str, FamilyFigures]()
+    every = [shard.engine.figures() for shard in shards]
+    for each in every:
+        if each.syncs is not None:
+            syncs.add(each.syncs)
+        for name, figures in each.families.items():
+            families[name] = figures if name not in families else families[name].plus(figures)
+    return Figures(
+        is_up=all(each.is_up for each in every),
+        writes=sum(each.writes or 0 for each in every),
+        syncs=syncs,
+        families=families,
+        checkpoints=sum(shard.checkpoints.written for shard in shards),
+        unwritten_bytes=sum(shard.engine.database.unwritten_bytes for shard in shards),
+    )
