@@ -20,6 +20,8 @@ MAX_PARAMETERS = 8
 FIRST_WORDS = frozenset({"What", "Of", "Whoever", "Whether", "So", "As"})
 # Words for things that this project has plainer ones for, as parts of names.
 METAPHORS = frozenset({"shelf", "shelves", "sheet", "paper", "bell", "lane", "upkeep", "told", "heard"})
+# Columns of tables that other programs read.
+PUBLIC_COLUMNS = frozenset({"stores/buffered/log/segment_rows.py: lane"})
 UNCLEAR_MODULES = frozenset({"utils", "helpers", "manager", "base", "common", "misc"})
 
 # Waits that are not of a clock, by module: each with its reason.
@@ -97,7 +99,7 @@ def test_no_name_is_a_metaphor() -> None:
         if (name := getattr(node, "name", None) or getattr(node, "arg", None) or getattr(node, "id", ""))
         and METAPHORS & set(words(name))
     }
-    assert named == set()
+    assert named - PUBLIC_COLUMNS == set()
 
 
 def words(name: str) -> list[str]:

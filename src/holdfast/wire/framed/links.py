@@ -117,7 +117,7 @@ class SeriesReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DoorReport(msgspec.Struct, frozen=True, array_like=True):
-    """What a door process has counted since its last report."""
+    """The counts of a door process since its last report."""
 
     requests: list[SeriesReport]
     # Requests that wait for a turn now, and the waits that have ended.

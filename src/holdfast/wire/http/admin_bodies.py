@@ -193,7 +193,7 @@ class QueueAnswer(QueueSummary, frozen=True, kw_only=True):
 
 
 class PausedAnswer(Struct, frozen=True, kw_only=True):
-    """Whether a queue is paused."""
+    """The state of a queue: paused or not."""
 
     tenant: str
     queue: str

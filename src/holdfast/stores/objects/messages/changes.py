@@ -39,6 +39,8 @@ class Changes:
         """Return the metadata with one more event in its outbox. `after` is the life that the event led to; by default
         the message's last one."""
         self._order += 1
-        told = event_of(event, ref or body.ref, body.envelope(), body.life, now_ms, after, reason=reason, error=error)
-        note = OutboxEvent(body.event_count + 1, self._order, told)
+        journal_event = event_of(
+            event, ref or body.ref, body.envelope(), body.life, now_ms, after, reason=reason, error=error
+        )
+        note = OutboxEvent(body.event_count + 1, self._order, journal_event)
         return replace(body, event_count=note.number, outbox=[*body.outbox, note])
