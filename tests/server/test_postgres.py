@@ -58,7 +58,7 @@ def test_a_database_that_joins_a_store_owns_no_slots_yet(fresh: list[str]) -> No
     joined = cli("db", "migrate", "--store", ",".join(fresh), "--json")
     assert [json.loads(line)["slots"] for line in joined.stdout.splitlines()] == [1024, 0]
     status = cli("db", "status", "--store", ",".join(fresh))
-    assert [("its even share would be 512" in line) for line in status.stdout.splitlines()] == [False, True]
+    assert [("its even share is 512" in line) for line in status.stdout.splitlines()] == [False, True]
 
 
 def test_what_is_not_a_postgres_url_is_refused(fresh: list[str]) -> None:

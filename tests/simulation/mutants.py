@@ -163,7 +163,7 @@ def what_its_caller_left_is_not_given_back(patch: Patch) -> None:
 @mutant
 def one_who_leaves_takes_along_what_it_was_handed(patch: Patch) -> None:
     def abandon(self: Dispatcher, ref: Any, waiter: Waiter) -> None:
-        self._dismiss(ref, waiter)
+        self._remove(ref, waiter)
 
     patch.setattr(Dispatcher, "_abandon", abandon)
 
@@ -175,7 +175,7 @@ def a_ledgers_claim_is_given_back(patch: Patch) -> None:
     def give_back(self: Dispatcher, ref: Any, waiter: Waiter, deliveries: Any) -> None:
         self.give_back(ref, deliveries)
 
-    patch.setattr(Dispatcher, "_give_back_unseen", give_back)
+    patch.setattr(Dispatcher, "_give_back_undelivered", give_back)
 
 
 @mutant

@@ -126,6 +126,7 @@ NEEDS = {
     "holdfast.server.bulk": "spark",
     "holdfast.server.doors": "server",
     "holdfast.server.ending": "server",
+    "holdfast.server.processes": "server",
     "holdfast.server.run": "server",
     "holdfast.service.limits.redis_rates": "redis",
     "holdfast.service.limits.shared_buckets": "redis",

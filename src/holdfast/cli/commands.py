@@ -127,7 +127,7 @@ COMMANDS: dict[str, CommandRow] = {
         "Delete a queue with all its messages, after messages in flight have been settled.",
     ),
     "serve": CommandRow(
-        STORE, "server.serve", "Serve queues over HTTP to other programs.", has_session=False, parsed_by="ServeCommand"
+        STORE, "server.serve", "Serve queues to other programs.", has_session=False, parsed_by="ServeCommand"
     ),
     "doctor": CommandRow(
         STORE,

@@ -66,7 +66,7 @@ def test_a_worker_with_too_many_stuck_threads_starts_its_process_again(tmp_path:
     first, second = (tmp_path / "starts").read_text().split()
     assert first == second  # the process is replaced in place, so a service manager keeps track of it
     assert "threading.Event().wait()" in ran.stderr
-    assert "starting again" in ran.stderr
+    assert "; restarting" in ran.stderr
     with holdfast.open(str(tmp_path / "data")) as hf:
         stats = hf.queue("jobs").stats()
         assert (stats.ready, stats.delayed, stats.in_flight, stats.failed) == (0, 0, 0, 0)
@@ -76,7 +76,7 @@ def test_a_worker_that_cannot_start_again_says_so_and_exits_75(tmp_path: Path) -
     ran = run_worker(tmp_path, before="sys.executable = '/nowhere/python'")
 
     assert ran.returncode == 75, ran.stderr
-    assert "cannot start /nowhere/python again" in ran.stderr
+    assert "cannot restart /nowhere/python" in ran.stderr
     assert not (tmp_path / "done").exists()
     with holdfast.open(str(tmp_path / "data")) as hf:
         stats = hf.queue("jobs").stats()

@@ -21,13 +21,13 @@ def test_network_faults_lose_nothing_bring_nothing_back_and_lease_nothing_twice(
 
 @pytest.mark.slow
 def test_a_client_that_repeats_what_it_must_not_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt = HttpCalls.attempt
+    try_once = HttpCalls.try_once
 
     async def repeat_anything(calls: HttpCalls, request: HttpRequest) -> HttpReply:
         request.is_repeatable = True
-        return await attempt(calls, request)
+        return await try_once(calls, request)
 
-    monkeypatch.setattr(HttpCalls, "attempt", repeat_anything)
+    monkeypatch.setattr(HttpCalls, "try_once", repeat_anything)
     broken = {violation.rule for violation in run_round((7, 2 * ROUND)).findings.violations}
     assert "duplicated" in broken
 
