@@ -74,6 +74,8 @@ class FramedConnection(asyncio.Protocol):
         self._held = HeldFrames(self, door.turns)
         self._patience = Patience(self, door.loop)
         self._is_closing = False
+        # The last answers are sent, and what the caller still sends is read and dropped.
+        self._is_lingering = False
         self._has_aborted = False
         # What turns and the limits of stalled callers go by.
         self.calls_begun = 0
@@ -335,7 +337,7 @@ class FramedConnection(asyncio.Protocol):
         if self.transport.can_write_eof() and not self._calls:
             self.transport.write_eof()
         self.balance_reading()
-        self.loop.call_later(LINGER_S, self._close)
+        self.loop.call_later(LINGER_S, self._close_socket)
 
     def go_away(self) -> None:
         """Tell the caller to begin no more calls here."""
@@ -349,8 +351,24 @@ class FramedConnection(asyncio.Protocol):
             self._close()
 
     def _close(self) -> None:
-        """Close once everything that was written is sent, unless the caller stops reading."""
+        """Close once everything that was written is sent, unless the caller stops reading.
+
+        Bytes of the caller that are unread when a socket closes reset the connection, and a reset may take the last
+        answers with it. So the caller may close first.
+        """
         self.is_refused = True
+        if self._is_lingering or self.is_lost:
+            return
+        self._is_lingering = True
+        self.responses.flush()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.balance_reading()
+            self.loop.call_later(LINGER_S, self._close_socket)
+        else:
+            self._close_socket()
+
+    def _close_socket(self) -> None:
         if not self.is_lost:
             self.responses.flush()
             self.responses.close()
