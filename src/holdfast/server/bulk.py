@@ -12,7 +12,8 @@ from holdfast.pipeline.sources.feed import Feed, HttpFeed
 from holdfast.pipeline.sources.options import StoreAddress
 from holdfast.pipeline.sources.segments import Log
 from holdfast.pipeline.sources.sink import BulkMessageWriter, ClientMessageWriter, MessageWriter
-from holdfast.server.settings import OBJECT_SCHEMES, Settings
+from holdfast.server.settings import Settings
+from holdfast.server.store_settings import OBJECT_SCHEMES
 from holdfast.service.views import info_of
 
 

@@ -129,7 +129,7 @@ def _clock() -> Finding:
 
 def _data_directory(cli: CommandSession) -> Path | None:
     """Return the store's directory or its nearest existing parent; None for a server elsewhere."""
-    from holdfast.server.settings import DEFAULT_DATA
+    from holdfast.server.store_settings import DEFAULT_DATA
 
     wanted = cli.target.url if cli.target.is_directory else os.environ.get("HOLDFAST_DATA") or DEFAULT_DATA
     path = Path(wanted).absolute()

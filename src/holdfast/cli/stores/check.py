@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.extras import require_extra
-from holdfast.server.settings import OBJECT_SCHEMES
+from holdfast.server.store_settings import OBJECT_SCHEMES
 
 if TYPE_CHECKING:
     from holdfast.pipeline.jobs.audit import StoreFindings
