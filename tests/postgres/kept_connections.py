@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.cluster.connection_bounds import ConnectionBounds
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 
 
@@ -18,7 +19,9 @@ class KeptConnections:
     def lend_to(self, store: PostgresStore) -> PostgresStore:
         """Before it is opened."""
         cluster = store._cluster
-        cluster.shards = [_LentShard(shard.url, shard._settings, self.idle[shard.url]) for shard in cluster.shards]
+        cluster.shards = [
+            _LentShard(shard.url, shard._settings, shard.bounds, self.idle[shard.url]) for shard in cluster.shards
+        ]
         return store
 
     async def close(self) -> None:
@@ -28,8 +31,8 @@ class KeptConnections:
 
 
 class _LentShard(PostgresDatabase):
-    def __init__(self, url: str, settings: dict[str, str], kept: list[Any]) -> None:
-        super().__init__(url, settings)
+    def __init__(self, url: str, settings: dict[str, str], bounds: ConnectionBounds, kept: list[Any]) -> None:
+        super().__init__(url, settings, bounds)
         self._kept = kept
 
     async def _connect(self) -> Any:

@@ -22,6 +22,9 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "shards": ("1", "2", "3"),
     "checkpoint_bytes": ("1MiB", "512KiB", "4096"),
     "shard_map": ("slots", "fnv-mod", "slots"),
+    "pg_pool": ("2", "8", "64"),
+    "pg_lock_timeout": ("500ms", "2s", "1m"),
+    "pg_statement_timeout": ("500ms", "30s", "5m"),
     "redis_url": ("redis://one", "rediss://two", "redis://three:6379/1"),
     "wal_dir": ("./one", "./two", "/three"),
     "on_redis_down": ("fail", "direct", "fail"),
@@ -71,6 +74,9 @@ WRONG: dict[str, tuple[str, ...]] = {
     "shards": (*_NUMBERS, "0"),
     "checkpoint_bytes": ("", "0", "-1", "1MB/s", "many"),
     "shard_map": ("", "mod"),
+    "pg_pool": (*_NUMBERS, "1"),
+    "pg_lock_timeout": (*_DURATIONS, "0"),
+    "pg_statement_timeout": (*_DURATIONS, "0"),
     "redis_url": ("", "host:6379", "http://x"),
     "wal_dir": ("",),
     "on_redis_down": ("", "retry"),
@@ -153,6 +159,7 @@ def test_every_setting_is_in_the_matrix() -> None:
 
 def test_every_setting_of_the_public_surface_is_there() -> None:
     named = """data store redis_url wal_dir on_redis_down flusher flush_interval flush_batch prefetch_batch shard_map
+        pg_pool pg_lock_timeout pg_statement_timeout
         host port capnp_port framed_port processes durability shards checkpoint_bytes jwt_secret jwt_keys jwt_issuer
         jwt_audience
         tls_cert tls_key tls_client_ca mtls_tenants auto_create queue_max_consumers queue_poll_interval

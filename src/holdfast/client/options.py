@@ -132,6 +132,9 @@ class StoreOptions(TypedDict, total=False):
     auto_create: bool
     max_payload: int | str
     shard_map: Literal["slots", "fnv-mod"]
+    pg_pool: int
+    pg_lock_timeout: Duration
+    pg_statement_timeout: Duration
     redis_url: str
     wal_dir: str
     on_redis_down: Literal["fail", "direct"]

@@ -109,9 +109,9 @@ class Core:
         """Return the services as this caller may use them."""
         return Session(caller, self.services)
 
-    async def check_store(self) -> None:
-        """Raise `StoreUnavailable` while the store cannot be used."""
-        await self.admin.check_store()
+    async def check_store(self) -> list[str]:
+        """Return what is wrong although the store takes calls. Raise `StoreUnavailable` while it cannot be used."""
+        return await self.admin.check_store()
 
     def request_turns(self) -> RequestTurns:
         """Return an object that decides whose request is read next. The doors of a process share one."""
@@ -226,6 +226,7 @@ def _object_store(url: str, settings: Settings, dice: Dice) -> Store:
 def _postgres_store(urls: list[str], settings: Settings, dice: Dice) -> Store:
     require_extra("postgres", "a PostgreSQL store", field="url")
     from holdfast.stores.postgres import PostgresStore
+    from holdfast.stores.postgres.cluster.connection_bounds import ConnectionBounds
 
     store = PostgresStore(
         urls,
@@ -233,6 +234,11 @@ def _postgres_store(urls: list[str], settings: Settings, dice: Dice) -> Store:
         durability=settings.durability,
         journal_retention_ms=settings.journal_retention_ms,
         shard_map=settings.shard_map,
+        bounds=ConnectionBounds(
+            connections=settings.pg_pool,
+            lock_timeout_ms=settings.pg_lock_timeout_ms,
+            statement_timeout_ms=settings.pg_statement_timeout_ms,
+        ),
     )
     return store if settings.redis_url is None and settings.wal_dir is None else _buffered_store(store, settings)
 

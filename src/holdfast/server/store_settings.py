@@ -70,6 +70,19 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
             "How queues are spread over several databases: by the stored table of slots, or only by their hash.",
         ),
     ] = "slots"
+    pg_pool: Annotated[
+        int,
+        _embedded_store(Integer(2, 1000), "Number of connections that a server opens to each PostgreSQL database."),
+    ] = 8
+    pg_lock_timeout_ms: Annotated[
+        int, _embedded_store(Duration(), "How long a call waits for a lock that another PostgreSQL transaction holds.")
+    ] = 2_000
+    pg_statement_timeout_ms: Annotated[
+        int,
+        _embedded_store(
+            Duration(), "How long a PostgreSQL statement may take, and how long a call waits for a connection."
+        ),
+    ] = 30_000
     redis_url: Annotated[
         str | None,
         _embedded_store(

@@ -146,12 +146,16 @@ class AdminService:
         self._directory.remember_queue(await self._store.directory.change_queue(ref, change, now_ms))
         self._dispatcher.fail_waiters(ref, being_deleted(ref))
 
-    async def check_store(self) -> None:
-        """Raise `StoreUnavailable` if the store is closed, stopped, or refuses enqueues because its disk is full."""
+    async def check_store(self) -> list[str]:
+        """Return what is wrong although the store takes calls.
+
+        Raise `StoreUnavailable` if the store is closed, stopped, or refuses enqueues because its disk is full.
+        """
         await self._store.directory.find_tenant(DEFAULT)
-        refusal = (await self._store.figures()).refusal
-        if refusal is not None:
-            raise StoreUnavailable(refusal)
+        figures = await self._store.figures()
+        if figures.refusal is not None:
+            raise StoreUnavailable(figures.refusal)
+        return list(figures.problems)
 
     async def backup(self, ref: QueueRef, request: BackupRequest) -> None:
         """Write a backup of the store to `request.target`."""

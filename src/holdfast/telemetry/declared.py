@@ -70,6 +70,28 @@ LIMITS_SHARED = MetricFamily(
     "With Redis: 1 while rates are shared with other servers, 0 while this server applies its own share.",
 )
 STORE_UP = MetricFamily("holdfast_store_up", MetricKind.GAUGE, "1 while the store takes calls, 0 once it has stopped.")
+STORE_PROBLEMS = MetricFamily(
+    "holdfast_store_problems",
+    MetricKind.GAUGE,
+    "Number of things that are wrong although the store takes calls. `/readyz` names them.",
+)
+STORE_CONNECTIONS = MetricFamily(
+    "holdfast_store_connections", MetricKind.GAUGE, "Maximum number of connections to the store's databases."
+)
+STORE_CONNECTIONS_IN_USE = MetricFamily(
+    "holdfast_store_connections_in_use", MetricKind.GAUGE, "Connections to the store's databases that calls use."
+)
+STORE_CONNECTION_WAITS = MetricFamily(
+    "holdfast_store_connection_waits", MetricKind.GAUGE, "Calls that wait for a connection to a database."
+)
+STORE_LOCK_TIMEOUTS = MetricFamily(
+    "holdfast_store_lock_timeouts_total",
+    MetricKind.COUNTER,
+    "Calls that gave up waiting for a lock that another transaction held.",
+)
+STORE_CONNECTION_FAILURES = MetricFamily(
+    "holdfast_store_connection_failures_total", MetricKind.COUNTER, "Connections to a database that failed."
+)
 STORE_FREE_BYTES = MetricFamily("holdfast_store_free_bytes", MetricKind.GAUGE, "Free space on the disk of the store.")
 STORE_ACCEPTS_ENQUEUES = MetricFamily(
     "holdfast_store_accepts_enqueues",

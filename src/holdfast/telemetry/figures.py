@@ -50,6 +50,19 @@ class FamilyFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionFigures:
+    """The figures of the connections to the store's databases."""
+
+    limit: int
+    in_use: int
+    # The number of calls that wait for a connection.
+    waiting: int
+    # The numbers of calls that gave up waiting for a lock, and of connections that failed.
+    lock_timeouts: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """The current figures of a store. A field is None if the store has no such thing."""
 
@@ -58,6 +71,8 @@ class Figures:
     free_bytes: int | None = None
     # The reason for which the store refuses all calls or all enqueues; None if it refuses none.
     refusal: str | None = None
+    # What is wrong although the store goes on taking calls, such as a database that gives no sign of life.
+    problems: Sequence[str] = ()
     # The number of calls refused because the disk is nearly full, and of stops after a failed write or sync.
     refusals: int | None = None
     stops: int | None = None
@@ -71,4 +86,5 @@ class Figures:
     # The memory used by changes that are in the log, but not yet in the database.
     unwritten_bytes: int | None = None
     syncs: Histogram | None = None
+    connections: ConnectionFigures | None = None
     families: Mapping[str, FamilyFigures] = field(default_factory=dict)

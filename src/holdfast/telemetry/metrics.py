@@ -332,6 +332,13 @@ def _store_lines(figures: Figures) -> Iterator[str]:
     ):
         if figure is not None:
             yield format_value(family, figure)
+    if figures.connections is not None:
+        yield format_value(declared.STORE_PROBLEMS, len(figures.problems))
+        yield format_value(declared.STORE_CONNECTIONS, figures.connections.limit)
+        yield format_value(declared.STORE_CONNECTIONS_IN_USE, figures.connections.in_use)
+        yield format_value(declared.STORE_CONNECTION_WAITS, figures.connections.waiting)
+        yield format_value(declared.STORE_LOCK_TIMEOUTS, figures.connections.lock_timeouts)
+        yield format_value(declared.STORE_CONNECTION_FAILURES, figures.connections.failures)
     if figures.syncs is not None:
         yield from format_histograms(declared.STORE_SYNC_SECONDS, {"": figures.syncs})
     for field, family in declared.ROCKSDB.items():

@@ -46,7 +46,9 @@ def probe(url: str) -> Probe:
     document = _document(ready.body)
     if "status" not in document:
         return Probe(error=f"the server at {url} is not Holdfast (status {ready.status})")
-    reason = f": {document['reason']}" if document.get("reason") else ""
+    problems = document.get("problems")
+    wrong = [document.get("reason"), *(problems if isinstance(problems, list) else [])]
+    reason = f": {shown}" if (shown := "; ".join(str(each) for each in wrong if each)) else ""
     info = _document(described.body).get("info")
     return Probe(
         is_ready=ready.status == 200,

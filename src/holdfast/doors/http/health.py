@@ -1,6 +1,6 @@
 """The routes for liveness, readiness and metrics."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from msgspec import UNSET
@@ -29,16 +29,16 @@ class FramedOffer(NamedTuple):
 class Health:
     """The handlers of `/healthz`, `/readyz` and `/metrics`.
 
-    `check_store` raises while the store is unavailable. `render` returns the metrics in the Prometheus text format.
-    `scrapers` identifies callers of the metrics; None uses the server's own identity. `framed` tells callers of
-    `/healthz` where they can use the framed protocol instead of HTTP.
+    `check_store` raises while the store is unavailable, and otherwise returns what is wrong all the same. `render`
+    returns the metrics in the Prometheus text format. `scrapers` identifies callers of the metrics; None uses the
+    server's own identity. `framed` tells callers of `/healthz` where they can use the framed protocol instead of HTTP.
     """
 
     def __init__(
         self,
         *,
         drain: Drain,
-        check_store: Callable[[], Awaitable[None]],
+        check_store: Callable[[], Awaitable[Sequence[str]]],
         render: Callable[[], Awaitable[bytes]],
         scrapers: Identity | None = None,
         framed: FramedOffer | None = None,
@@ -57,14 +57,14 @@ class Health:
         return _health(200, self._alive)
 
     async def readyz(self) -> Answer:
-        """Return 200 if the server accepts calls, otherwise 503 with the reason."""
+        """Return 200 if the server accepts calls, with what is wrong all the same; otherwise 503 with the reason."""
         if self._drain.is_draining:
             return _health(503, HealthAnswer(status="unavailable", reason="this server is shutting down"))
         try:
-            await self._check_store()
+            problems = await self._check_store()
         except HoldfastError as error:
             return _health(503, HealthAnswer(status="unavailable", reason=error.message))
-        return _health(200, HealthAnswer(status="ok"))
+        return _health(200, HealthAnswer(status="ok", problems=list(problems) or UNSET))
 
     async def metrics(self, call: HttpCall) -> None:
         """Return the metrics to an operator or a scraper."""

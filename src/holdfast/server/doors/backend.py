@@ -16,8 +16,8 @@ class Backend(Protocol):
     def open_session(self, caller: Caller) -> Session:
         """Return the services as this caller may use them."""
 
-    async def check_store(self) -> None:
-        """Raise `StoreUnavailable` while the store cannot be used."""
+    async def check_store(self) -> list[str]:
+        """Return what is wrong although the store takes calls. Raise `StoreUnavailable` while it cannot be used."""
 
     def request_turns(self) -> RequestTurns:
         """Return an object that decides whose request is read next. The doors of a process share one."""

@@ -103,8 +103,7 @@ async def close(call: "LinkCall", given: links.CloseCall) -> bytes:
 
 
 async def check_store(call: "LinkCall", given: links.CheckStoreCall) -> bytes:
-    await call.door.backend.check_store()
-    return write_nothing()
+    return links.write_link_answer(await call.door.backend.check_store())
 
 
 async def report(call: "LinkCall", given: links.ReportCall) -> bytes:

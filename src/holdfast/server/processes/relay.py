@@ -40,9 +40,9 @@ class RelayBackend:
     def open_session(self, caller: Caller) -> Session:
         return RelaySession(caller, self._link)
 
-    async def check_store(self) -> None:
+    async def check_store(self) -> list[str]:
         call = links.write_link_call(links.CheckStoreCall(None, None, None))
-        await self._link.ask(NO_CALLER + call, ANYONE.own_tenant)
+        return links.read_problems(await self._link.ask(NO_CALLER + call, ANYONE.own_tenant))
 
     def request_turns(self) -> RequestTurns:
         return RequestTurns(self._weights.weight_of)

@@ -15,6 +15,7 @@ from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.verdicts import save_state
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.connection_bounds import ConnectionBounds
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.cluster.slot_moves import Resharding
 from holdfast.stores.postgres.cluster.vacuum import Vacuum
@@ -35,12 +36,13 @@ from holdfast.stores.postgres.operations.verdicts import PostgresVerdicts
 from holdfast.stores.postgres.payloads.pieces import PostgresPayloads, is_filled
 from holdfast.stores.postgres.payloads.staging import PostgresStaging
 from holdfast.stores.postgres.queues.directory import PostgresDirectory
+from holdfast.stores.postgres.queues.queue_turns import QueueTurns
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.transactions.runner import PostgresUnits, StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresParts
 from holdfast.stores.values import Capabilities, Claims, JournalPage
-from holdfast.telemetry.figures import Figures
+from holdfast.telemetry.figures import ConnectionFigures, Figures
 
 
 class PostgresStore:
@@ -56,14 +58,17 @@ class PostgresStore:
         journal_retention_ms: int,
         durability: str = "fsync",
         shard_map: str = "slots",
+        bounds: ConnectionBounds | None = None,
         uses_caller_time: bool = False,
         uses_shortcuts: bool = True,
     ) -> None:
-        """`uses_caller_time` and `uses_shortcuts` are for tests. With the first, the time is what callers say, not what
-        the databases' clocks say. Without the second, every call runs the shared logic, as `shortcuts.py` describes."""
+        """`bounds` limits every wait on a database. `uses_caller_time` and `uses_shortcuts` are for tests. With the
+        first, the time is what callers say, not what the databases' clocks say. Without the second, every call runs
+        the shared logic, as `shortcuts.py` describes."""
         self._cluster = PostgresCluster(
-            urls, durability=durability, shard_map=shard_map, uses_caller_time=uses_caller_time
+            urls, durability=durability, shard_map=shard_map, bounds=bounds, uses_caller_time=uses_caller_time
         )
+        self._turns = QueueTurns(bounds or ConnectionBounds())
         self._grants = QuotaGrants(self._cluster)
         self._directory = QueueRegistry(self._cluster, self._grants)
         self._nodes = PostgresNodeNumbers(self._cluster)
@@ -72,7 +77,7 @@ class PostgresStore:
         self._payloads = PostgresPayloads(self._cluster, self._directory, self._nodes)
         parts = PostgresParts(self._cluster, self._directory, self._nodes, self._grants, self._payloads)
         steps = StepRunner(parts)
-        self._units = PostgresUnits(self._driver, parts, steps)
+        self._units = PostgresUnits(self._driver, parts, steps, self._turns)
         self._queue_sweep = QueueSweep(steps)
         self._enqueues = PostgresEnqueue(parts, steps, uses_shortcuts=uses_shortcuts)
         self._verdicts = PostgresVerdicts(self._cluster, self._directory, steps, dice, uses_shortcuts=uses_shortcuts)
@@ -158,11 +163,15 @@ class PostgresStore:
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
         return await self._driver.change(
-            lambda notices: self._enqueues.enqueue(ref, drafts, now_ms, notices, auto_create=auto_create)
+            lambda notices: self._turns.run(
+                ref, lambda: self._enqueues.enqueue(ref, drafts, now_ms, notices, auto_create=auto_create)
+            )
         )
 
     async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
-        claims = await self._driver.change(lambda notices: self._claims.claim(ref, asks, now_ms, notices))
+        claims = await self._driver.change(
+            lambda notices: self._turns.run(ref, lambda: self._claims.claim(ref, asks, now_ms, notices))
+        )
         if is_filled(asks, claims):
             return claims
         return await self._driver.call(lambda: self._payloads.fill(ref, asks, claims))
@@ -170,7 +179,9 @@ class PostgresStore:
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
         if not verdicts:
             return []
-        return await self._driver.change(lambda notices: self._verdicts.settle(ref, verdicts, now_ms, notices))
+        return await self._driver.change(
+            lambda notices: self._turns.run(ref, lambda: self._verdicts.settle(ref, verdicts, now_ms, notices))
+        )
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
         return await self._units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
@@ -196,5 +207,18 @@ class PostgresStore:
 
     async def figures(self) -> Figures:
         """Return the figures for the metrics."""
-        is_up = self._driver.is_open and all(shard.is_up for shard in self._cluster.shards)
-        return Figures(is_up=is_up, writes=sum(shard.statements for shard in self._cluster.shards))
+        shards = self._cluster.shards
+        problems = [problem for shard in shards if (problem := shard.problem()) is not None]
+        problems += [f"queue {ref} is locked by another transaction" for ref in self._turns.locked_queues()]
+        return Figures(
+            is_up=self._driver.is_open and all(shard.is_up for shard in shards),
+            problems=problems,
+            writes=sum(shard.statements for shard in shards),
+            connections=ConnectionFigures(
+                limit=sum(shard.bounds.connections for shard in shards),
+                in_use=sum(shard.pool.busy for shard in shards),
+                waiting=sum(shard.pool.waiting for shard in shards),
+                lock_timeouts=sum(shard.lock_timeouts for shard in shards),
+                failures=sum(shard.failures + shard.pool.failures for shard in shards),
+            ),
+        )

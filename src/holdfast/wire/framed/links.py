@@ -203,6 +203,7 @@ write_link_answer = _encode
 read_number = msgspec.msgpack.Decoder(int).decode
 read_news = msgspec.msgpack.Decoder(News).decode
 read_weights = msgspec.msgpack.Decoder(dict[str, int]).decode
+read_problems = msgspec.msgpack.Decoder(list[str]).decode
 read_bytes = msgspec.msgpack.Decoder(bytes).decode
 read_receipt = msgspec.msgpack.Decoder(Receipt).decode
 _batches = msgspec.msgpack.Decoder(list[tuple[QueueRef, bytes]])

@@ -228,6 +228,8 @@ class HealthAnswer(Struct, frozen=True, kw_only=True):
     status: str
     # Why the server is not ready.
     reason: str | UnsetType = UNSET
+    # What is wrong although the server accepts calls, such as a database that gives no sign of life.
+    problems: list[str] | UnsetType = UNSET
     # The port of the framed protocol, if it has its own, and whether a connection to this port can be upgraded to it.
     framed_port: int | UnsetType = UNSET
     framed_upgrade: bool | UnsetType = UNSET

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from holdfast.clock import steady_s
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import QueueRef
+from holdfast.stores.postgres.cluster.connection_bounds import ConnectionBounds
 from holdfast.stores.postgres.cluster.database import PostgresDatabase, hide_password
 from holdfast.stores.postgres.cluster.slots import SLOTS, fnv32a, home_of, slot_of
 from holdfast.stores.postgres.schema import migrations
@@ -35,12 +36,18 @@ class PostgresCluster:
     """The databases of one store. It runs on the driver's loop."""
 
     def __init__(
-        self, urls: list[str], *, durability: str = "fsync", shard_map: str = "slots", uses_caller_time: bool = False
+        self,
+        urls: list[str],
+        *,
+        durability: str = "fsync",
+        shard_map: str = "slots",
+        bounds: ConnectionBounds | None = None,
+        uses_caller_time: bool = False,
     ) -> None:
         """Make a cluster of the databases `urls`; `open` connects. With `uses_caller_time`, for tests, the time is the
         callers' and not the databases'."""
         settings = {"synchronous_commit": "on" if durability == "fsync" else "off"}
-        self.shards = [PostgresDatabase(url, settings) for url in urls]
+        self.shards = [PostgresDatabase(url, settings, bounds) for url in urls]
         self._shard_map = shard_map
         self._slots = [0] * SLOTS
         self._homes = [0] * SLOTS

@@ -1,7 +1,6 @@
-"""One database: its connection pool, the meaning of its errors, and a pause after a failed connect."""
+"""One database: how calls use its connections, and the meaning of its errors."""
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -9,16 +8,18 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 from asyncpg import exceptions
 
-from holdfast.clock import steady_s
 from holdfast.model.errors import HoldfastError, StoreUnavailable
+from holdfast.stores.postgres.cluster.connection_bounds import IDLE_TRANSACTION_MS, ConnectionBounds
+from holdfast.stores.postgres.cluster.connection_pool import ConnectionPool
+from holdfast.stores.postgres.cluster.silence import SilenceWatch
 
 T = TypeVar("T")
 
-_CONNECTIONS = 8
 _CONNECT_S = 5.0
+# How long a database may take to give a sign of life.
+_PROBE_S = 2.0
+# How long a statement of a connection outside the pool may take.
 _COMMAND_S = 60.0
-# After a failed connect no call connects for this long; it doubles up to the longest pause.
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
 # Number of retries after a deadlock or a serialization failure.
 _TRIES = 8
 
@@ -48,6 +49,7 @@ LOST: tuple[type[BaseException], ...] = (
     exceptions.InsufficientResourcesError,
     exceptions.ReadOnlySQLTransactionError,
     exceptions.InternalClientError,
+    exceptions.IdleInTransactionSessionTimeoutError,
 )
 _AGAIN = (exceptions.DeadlockDetectedError, exceptions.SerializationError)
 
@@ -66,40 +68,48 @@ def error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-async def connect(url: str, settings: dict[str, str] | None = None) -> Any:
+async def connect(url: str, settings: dict[str, str] | None = None, *, command_s: float = _COMMAND_S) -> Any:
     """Open one connection. Raise `StoreUnavailable`."""
     try:
         return await asyncpg.connect(
-            url, timeout=_CONNECT_S, command_timeout=_COMMAND_S, server_settings=_SETTINGS | (settings or {})
+            url, timeout=_CONNECT_S, command_timeout=command_s, server_settings=_SETTINGS | (settings or {})
         )
     except (*LOST, exceptions.PostgresError, ValueError) as error:
         raise StoreUnavailable(f"cannot connect to {hide_password(url)}: {error_text(error)}") from error
 
 
+class LockTimeout(StoreUnavailable):
+    """Another transaction has held a lock for too long."""
+
+
 class PostgresDatabase:
     """One database of the store, with a pool of connections. It runs on the driver's loop."""
 
-    def __init__(self, url: str, settings: dict[str, str], connections: int = _CONNECTIONS) -> None:
+    def __init__(self, url: str, settings: dict[str, str], bounds: ConnectionBounds | None = None) -> None:
         self.url = url
+        self.name = hide_password(url)
         self.number = 0
-        self._settings = settings
-        self._unopened = connections
-        self._idle: list[Any] = []
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._pause_s = _FIRST_PAUSE_S
-        self._paused_until_s = 0.0
-        self._failure = ""
-        self._is_closed = False
+        self.bounds = bounds or ConnectionBounds()
+        self._settings = settings | self.bounds.session_settings()
+        self.pool = ConnectionPool(
+            self._connect,
+            connections=self.bounds.connections,
+            wait_s=self.bounds.statement_timeout_ms / 1000,
+            name=self.name,
+        )
+        self._watch = SilenceWatch(self._probe, self.pool.cut)
         # Statements that reached the database, and failures of connections.
         self.statements = 0
         self.failures = 0
+        # The number of calls that gave up waiting for a lock.
+        self.lock_timeouts = 0
         # Messages claimed here since the last vacuum.
         self.claimed = 0
 
     @property
     def is_up(self) -> bool:
         """Return whether the last connect succeeded and the pool is open."""
-        return not self._is_closed and not self._failure
+        return self.pool.is_up
 
     async def fetch(self, sql: str, *args: Any) -> list[Any]:
         """Run one statement as one transaction, and return its rows."""
@@ -120,53 +130,56 @@ class PostgresDatabase:
         return await self.use(once)
 
     async def use(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Run `work` with a connection of the pool. It runs again after a deadlock or a serialization failure. Raise
-        `StoreUnavailable` if the connection fails."""
+        """Run `work` with a connection of the pool. It runs again after a deadlock or a serialization failure.
+
+        Raise `LockTimeout` if another transaction holds a lock for too long, and `StoreUnavailable` if the connection
+        fails.
+        """
         for tries_left in range(_TRIES, -1, -1):
-            connection = await self._acquire()
+            connection = await self.pool.acquire()
             self.statements += 1
+            self._watch.begin()
             try:
                 return await work(connection)
             except _AGAIN:
                 if not tries_left:
                     raise
+            except exceptions.LockNotAvailableError as error:
+                self.lock_timeouts += 1
+                raise LockTimeout(
+                    f"gave up after waiting {self.bounds.lock_timeout_ms} ms for a lock of another transaction on "
+                    f"{self.name}; nothing was changed; try again. A transaction of a stopped server ends within "
+                    f"{IDLE_TRANSACTION_MS} ms"
+                ) from error
             except HoldfastError:
                 raise
             except LOST as error:
                 self.failures += 1
                 if not isinstance(error, exceptions.PostgresError) or connection.is_closed():
                     connection.terminate()
-                raise StoreUnavailable(
-                    f"{hide_password(self.url)} failed during a call: {error_text(error)}; the outcome is unknown"
-                ) from error
+                reason = self.pool.failure or error_text(error)
+                raise StoreUnavailable(f"{self.name} failed during a call: {reason}; the outcome is unknown") from error
             except BaseException:
                 if connection.is_in_transaction():
                     connection.terminate()
                 raise
             finally:
-                self._return(connection)
+                self._watch.end()
+                self.pool.give_back(connection)
         raise AssertionError("unreachable")
 
-    def back_off(self, error: BaseException) -> None:
-        """Refuse calls for a pause that doubles with each failed connect."""
-        self._failure = error_text(error)
-        self._paused_until_s = steady_s() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+    def problem(self) -> str | None:
+        """Return why calls to this database fail at present, or None if none does."""
+        return self.pool.failure or None
 
     async def close(self) -> None:
         """Close all connections, and refuse calls from now on."""
-        self._is_closed = True
-        while self._waiting:
-            waiting = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_result(None)
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            await self._disconnect(connection)
+        await self._watch.close()
+        await self.pool.close(self._disconnect)
 
     async def _connect(self) -> Any:
         """Open a connection for the pool."""
-        return await connect(self.url, self._settings)
+        return await connect(self.url, self._settings, command_s=self.bounds.command_s)
 
     async def _disconnect(self, connection: Any) -> None:
         """Close a connection of the pool."""
@@ -175,57 +188,19 @@ class PostgresDatabase:
         except (*LOST, exceptions.PostgresError):
             connection.terminate()
 
-    async def _acquire(self) -> Any:
-        """Return a connection: an idle one, a new one, or the next that another call gives back."""
-        while True:
-            self._check()
-            while self._idle:
-                connection = self._idle.pop()
-                if not connection.is_closed():
-                    return connection
-                self._unopened += 1
-            if self._unopened:
-                break
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            await turn
-        self._unopened -= 1
+    async def _probe(self) -> None:
+        """Ask the database for a sign of life. Raise `StoreUnavailable` if it gives none."""
+        connection = None
         try:
-            connection = await self._connect()
-        except StoreUnavailable as error:
-            self._unopened += 1
-            self.failures += 1
-            self.back_off(error)
-            self._wake_next()
-            raise
-        except BaseException:
-            self._unopened += 1
-            self._wake_next()
-            raise
-        self._failure, self._pause_s = "", _FIRST_PAUSE_S
-        return connection
-
-    def _check(self) -> None:
-        """Raise `StoreUnavailable` if the pool is closed or pauses."""
-        if self._is_closed:
-            raise StoreUnavailable("this store was closed; open it again")
-        if self._failure and steady_s() < self._paused_until_s:
-            raise StoreUnavailable(self._failure)
-
-    def _return(self, connection: Any) -> None:
-        """Give a connection back to the pool."""
-        if connection.is_closed() or self._is_closed:
-            self._unopened += 1
-            if not connection.is_closed():
+            async with asyncio.timeout(_PROBE_S):
+                connection = await asyncpg.connect(self.url, server_settings={"application_name": "holdfast probe"})
+                await connection.fetchval("SELECT 1")
+        except exceptions.PostgresError:
+            return  # it refuses the connection, so it answers
+        except LOST as error:
+            raise StoreUnavailable(
+                f"{self.name} gives no sign of life ({error_text(error)}); calls are refused until it does"
+            ) from error
+        finally:
+            if connection is not None:
                 connection.terminate()
-        else:
-            self._idle.append(connection)
-        self._wake_next()
-
-    def _wake_next(self) -> None:
-        """Let the first waiting call go on."""
-        while self._waiting:
-            waiting = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_result(None)
-                return

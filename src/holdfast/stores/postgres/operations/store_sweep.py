@@ -1,6 +1,7 @@
 """One sweep: end everything whose time has come, up to a limit shared by all databases."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
 from holdfast.model.errors import StoreUnavailable
@@ -9,7 +10,7 @@ from holdfast.stores.event_loop.driver import LoopDriver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import delete_some, remove_oldest
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
-from holdfast.stores.postgres.cluster.database import PostgresDatabase
+from holdfast.stores.postgres.cluster.database import LockTimeout, PostgresDatabase
 from holdfast.stores.postgres.cluster.slot_moves import Resharding
 from holdfast.stores.postgres.operations.journal import PostgresJournal
 from holdfast.stores.postgres.operations.message_moves import PostgresMoves
@@ -87,12 +88,12 @@ class PostgresSweep:
         moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
         for row in await shard.fetch(SQL["ends"]):
             if row["at"] <= stored_ms and changed < limit and row["queue_key"] not in moving:
-                changed += await self._parts.queue_sweep.end_on(
-                    shard, row["queue_key"], limit - changed, now_ms, notices
+                changed += await unless_locked(
+                    self._parts.queue_sweep.end_on(shard, row["queue_key"], limit - changed, now_ms, notices)
                 )
         for row in await shard.fetch(SQL["draining"]):
             if changed < limit and (not row["has_leases"] or row["drain_until"] <= stored_ms):
-                changed += await self._delete_some(shard, row, limit - changed, now_ms, notices)
+                changed += await unless_locked(self._delete_some(shard, row, limit - changed, now_ms, notices))
         for sql, at in ((SQL["forget_keys"], stored_ms), (SQL["forget_queues"], stored_ms - self._retention_ms)):
             if changed < limit:
                 changed += await _execute(shard, sql, at, limit - changed)
@@ -101,7 +102,7 @@ class PostgresSweep:
         if changed < limit:
             changed += await self._parts.staging.sweep(shard, limit - changed)
         for row in await shard.fetch(SQL["strays"], limit):
-            changed += await self._end_strays(shard, row["key"], limit, now_ms, notices)
+            changed += await unless_locked(self._end_strays(shard, row["key"], limit, now_ms, notices))
         if len(self._cluster.shards) > 1:
             changed += await self._directory.copies.send(shard)
             changed += await self._parts.moves.resolve(shard, now_ms, notices)
@@ -142,6 +143,14 @@ class PostgresSweep:
             return await remove_oldest(unit, await unit.open_gone(key), limit)
 
         return await self._steps.run_on(shard, work, now_ms, notices)
+
+
+async def unless_locked(work: Awaitable[int]) -> int:
+    """Return the result of the work, or 0 if another transaction has locked its queue: the next sweep tries again."""
+    try:
+        return await work
+    except LockTimeout:
+        return 0
 
 
 async def _execute(shard: PostgresDatabase, sql: str, *args: Any) -> int:

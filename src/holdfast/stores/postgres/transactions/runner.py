@@ -8,6 +8,7 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.event_loop.driver import LoopDriver
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
+from holdfast.stores.postgres.queues.queue_turns import QueueTurns
 from holdfast.stores.postgres.queues.quota_grants import QuotaShortage
 from holdfast.stores.postgres.transactions.unit import PostgresParts, PostgresUnit, QueueChanged
 
@@ -65,15 +66,16 @@ class PostgresUnits:
     """`Units`. Steps run on the driver's loop, and their notices go to the listener. If the queue has moved to another
     database, the driver follows it."""
 
-    def __init__(self, driver: LoopDriver, parts: PostgresParts, steps: StepRunner) -> None:
+    def __init__(self, driver: LoopDriver, parts: PostgresParts, steps: StepRunner, turns: QueueTurns) -> None:
         self._driver = driver
         self._directory = parts.directory
         self._steps = steps
+        self._turns = turns
 
     async def run(self, ref: QueueRef, work: Work[T], now_ms: int, *, target: QueueRef | None = None) -> T:
         async def run(notices: Notices) -> T:
             # The driver follows only a queue that the registry has on another database.
             await self._directory.known(ref)
-            return await self._steps.run(ref, work, now_ms, notices)
+            return await self._turns.run(ref, lambda: self._steps.run(ref, work, now_ms, notices))
 
         return await self._driver.change(run)
