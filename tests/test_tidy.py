@@ -158,6 +158,18 @@ def test_the_product_waits_on_its_clock() -> None:
     assert slept == []
 
 
+def test_a_line_of_the_log_begins_with_the_name_of_its_event() -> None:
+    levels = ("debug", "info", "warning", "error", "critical", "exception", "log")
+    prose = []
+    for source, node in nodes(ast.Call):
+        assert isinstance(node, ast.Call)
+        if ast.unparse(node.func) in [f"{logger}.{level}" for logger in ("log", "_log") for level in levels]:
+            [text, *_] = [each.value for each in node.args if isinstance(each, ast.Constant)] or [""]
+            if not re.match(r"[a-z]+(_[a-z%]+)*( \w+=|: |$)", str(text)):
+                prose.append(f"{source.name}:{node.lineno}: {text}")
+    assert prose == []
+
+
 def test_what_the_type_checker_is_told_to_ignore_has_a_reason() -> None:
     bare = [
         f"{source.name}:{number}"

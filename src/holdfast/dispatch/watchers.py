@@ -116,7 +116,7 @@ class Watchers:
             try:
                 callback()
             except Exception:  # the other watchers must still be called
-                _log.exception("a watcher's callback failed")
+                _log.exception("watch_callback_failed")
         if watched.callbacks:
             self._look(watched)
 

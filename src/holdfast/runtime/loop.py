@@ -69,7 +69,7 @@ class LoopRuntime:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("background work failed", exc_info=error)
+            _log.error("background_work_failed", exc_info=error)
 
 
 class _LoopTimer:

@@ -154,7 +154,7 @@ class ThreadRuntime:
             except StopIteration:
                 self._finish_one()
             except Exception:
-                _log.exception("background work failed")
+                _log.exception("background_work_failed")
                 self._finish_one()
             except BaseException:  # after Ctrl-C this work has ended too; otherwise `close` would wait for ever
                 self._finish_one()

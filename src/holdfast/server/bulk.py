@@ -1,4 +1,4 @@
-"""Opens stores in bulk for the pipeline. No other module knows which concrete store a URL names."""
+"""Open stores in bulk for the pipeline. No other module knows which concrete store a URL names."""
 
 from collections.abc import Iterator
 

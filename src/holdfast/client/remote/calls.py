@@ -163,7 +163,7 @@ class Calls(ABC, Generic[Req, Res]):
             except StoreUnavailable as error:
                 if not retry_state.has_responded or not retry_state.retries or retry_state.is_closed:
                     raise
-                _log.warning("server_unreachable, trying again: %s", error.message)
+                _log.warning("server_unreachable error=%s: trying again", error.message)
             await self.pause(rounds, _ROUND_MS)
             rounds += 1
 

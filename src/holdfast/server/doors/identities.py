@@ -1,4 +1,4 @@
-"""The HTTP door of a server and the callers it lets in, from the settings."""
+"""The HTTP door of a server and its identities, made from the settings."""
 
 from holdfast.clock import Clock
 from holdfast.doors.http.app import HttpDoor

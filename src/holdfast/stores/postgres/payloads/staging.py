@@ -133,7 +133,7 @@ class PostgresStaging:
                     notices.deadline(self._cluster.database_time(writer.now_ms))
                     self.driver.publish(notices)
         except StoreUnavailable as error:
-            _log.debug("an upload could not be abandoned; a sweep will do it: %s", error.message)
+            _log.debug("upload_not_abandoned error=%s: a sweep will abandon it", error.message)
 
     async def run(self, clock: Clock) -> None:
         """Report uploads in progress to the databases, until cancelled."""
