@@ -62,6 +62,7 @@ class LoopRuntime:
             await asyncio.wait(self._tasks)
 
     async def aclose(self) -> None:
+        """Wait until all background work has ended, and end the threads."""
         await self.idle()
         self._executors.shutdown()
         self._long_executors.shutdown()

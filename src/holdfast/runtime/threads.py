@@ -49,6 +49,7 @@ class ThreadRuntime:
 
     @property
     def is_refusing(self) -> bool:
+        """Return whether every call is refused."""
         return self._refusal is not None
 
     def ticket(self) -> "_ThreadTicket[Any]":

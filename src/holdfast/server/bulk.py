@@ -18,6 +18,7 @@ from holdfast.service.views import info_of
 
 
 def open_feed(place: StoreAddress, tenant: str | None) -> Feed:
+    """Open the journal of a store, for one tenant or for all. Raise `InvalidArgument` for a store without a journal."""
     if place.is_http:
         return HttpFeed(place, tenant)
     if tenant is not None:
@@ -38,18 +39,21 @@ def open_feed(place: StoreAddress, tenant: str | None) -> Feed:
 
 
 def find_logs(path: str) -> list[str]:
+    """Return the path itself if it is a log, else the logs directly in it."""
     from holdfast.stores.buffered.log.segment_rows import find_logs as find
 
     return find(path)
 
 
 def open_log(log: str, is_over: bool) -> Log:
+    """Open one log. `is_over`: its server has ended, so that its end is read too."""
     from holdfast.stores.buffered.log.segment_rows import SegmentFiles
 
     return SegmentFiles(log, is_over=is_over)
 
 
 def open_messages(directory: str) -> StoredMessages:
+    """Open the messages of a backup."""
     return CopiedMessages(directory)
 
 
@@ -64,6 +68,7 @@ class CopiedMessages:
         self.close = self._messages.close
 
     def infos(self, ref: QueueRef) -> Iterator[Info]:
+        """Yield the messages of a queue with their payloads."""
         return (info_of(each, with_payload=True) for each in self._messages.found(ref))
 
 
@@ -82,6 +87,7 @@ def open_client(place: StoreAddress) -> Holdfast:
 
 
 def open_writer(store: StoreAddress) -> MessageWriter | BulkMessageWriter:
+    """Open a writer of messages: in bulk for databases, otherwise through a client."""
     if store.is_postgres:
         from holdfast.stores.postgres.bulk.loader import Loader
 

@@ -166,6 +166,7 @@ def _is_memory_store(store: Store) -> bool:
 
 
 def make_store(url: str, settings: Settings, dice: Dice) -> Store:
+    """Return the closed store of a URL or a directory. Raise `InvalidArgument` for an unusable URL or setting."""
     kind, _ = parse_store_url(url)
     for name, given in (("redis_url", settings.redis_url), ("wal_dir", settings.wal_dir)):
         if given is not None and kind is not UrlKind.POSTGRES:

@@ -29,7 +29,8 @@ class WakeFlag(Protocol):
 
     def set(self) -> None: ...
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Clear the flag."""
 
     async def wait(self, at_most_s: float | None) -> None:
         """Wait until the flag is set, but at most `at_most_s` seconds; None waits for ever."""

@@ -67,6 +67,7 @@ class Reopening:
 
     @property
     def is_trying(self) -> bool:
+        """Return whether an attempt is in progress."""
         return self._attempt is not None
 
     def stopped(self, cause: str) -> None:
