@@ -19,9 +19,21 @@ MAX_PARAMETERS = 8
 
 FIRST_WORDS = frozenset({"What", "Of", "Whoever", "Whether", "So", "As"})
 # Words for things that this project has plainer ones for, as parts of names.
-METAPHORS = frozenset({"shelf", "shelves", "sheet", "paper", "bell", "lane", "upkeep", "told", "heard"})
-# Columns of tables that other programs read.
-PUBLIC_COLUMNS = frozenset({"stores/buffered/log/segment_rows.py: lane"})
+METAPHORS = frozenset(
+    {
+        *("shelf", "shelves", "sheet", "paper", "bell", "lane", "board", "ground", "hall", "book", "place", "places"),
+        *("upkeep", "told", "heard", "tell", "hear", "bring", "intake", "standing"),
+    }
+)
+# Columns of tables that other programs read, the method of files, and a migration that needs no second directory.
+PUBLIC_COLUMNS = frozenset(
+    {
+        "cli/pipeline/legacy.py: migrate_in_place",
+        "cli/pipeline/migrate.py: migrate_in_place",
+        "stores/buffered/log/segment_rows.py: lane",
+        "stores/buffered/log/segment_rows.py: place",
+    }
+)
 UNCLEAR_MODULES = frozenset({"utils", "helpers", "manager", "base", "common", "misc"})
 
 # Waits that are not of a clock, by module: each with its reason.

@@ -17,25 +17,25 @@ from holdfast.server.store_settings import OBJECT_SCHEMES
 from holdfast.service.views import info_of
 
 
-def open_feed(place: StoreAddress, tenant: str | None) -> Feed:
+def open_feed(store: StoreAddress, tenant: str | None) -> Feed:
     """Open the journal of a store, for one tenant or for all. Raise `InvalidArgument` for a store without a journal."""
-    if place.is_http:
-        return HttpFeed(place, tenant)
+    if store.is_http:
+        return HttpFeed(store, tenant)
     if tenant is not None:
         parse_name("tenant", tenant)
-    if place.is_postgres:
+    if store.is_postgres:
         from holdfast.stores.postgres.bulk.journal_feed import PostgresFeed
 
-        return PostgresFeed(place.databases, tenant)
-    if place.is_directory:
+        return PostgresFeed(store.databases, tenant)
+    if store.is_directory:
         from holdfast.stores.rocks.offline.backup_reader import CopyJournal
 
-        return CopyJournal(place.address, tenant)
-    if place.address.lower().partition("://")[0] in OBJECT_SCHEMES:
+        return CopyJournal(store.address, tenant)
+    if store.address.lower().partition("://")[0] in OBJECT_SCHEMES:
         from holdfast.stores.objects.journal.feed import ObjectJournal
 
-        return ObjectJournal(place.address, tenant)
-    raise _unknown(place)
+        return ObjectJournal(store.address, tenant)
+    raise _unknown(store)
 
 
 def find_logs(path: str) -> list[str]:
@@ -72,15 +72,15 @@ class CopiedMessages:
         return (info_of(each, with_payload=True) for each in self._messages.found(ref))
 
 
-def open_client(place: StoreAddress) -> Holdfast:
+def open_client(store: StoreAddress) -> Holdfast:
     """Return a client for claims, verdicts and enqueues: of a server, or of the databases themselves.
 
     Raise `InvalidArgument` for a store that several processes cannot share.
     """
-    if place.is_http or place.is_postgres:
-        return holdfast.open(place.address, **place.client_settings())
+    if store.is_http or store.is_postgres:
+        return holdfast.open(store.address, **store.client_settings())
     raise InvalidArgument(
-        f"{place.address[:200]} cannot be shared by Spark's processes: serve it with `holdfast serve`, and give the "
+        f"{store.address[:200]} cannot be shared by Spark's processes: serve it with `holdfast serve`, and give the "
         "server's URL",
         field="url",
     )
@@ -95,9 +95,9 @@ def open_writer(store: StoreAddress) -> MessageWriter | BulkMessageWriter:
     return ClientMessageWriter(open_client, store)
 
 
-def _unknown(place: StoreAddress) -> InvalidArgument:
+def _unknown(store: StoreAddress) -> InvalidArgument:
     return InvalidArgument(
-        f"{place.address[:200]} has no journal: give http://host:port of a server, postgres://… of its "
+        f"{store.address[:200]} has no journal: give http://host:port of a server, postgres://… of its "
         "databases, the directory of a backup, or file:///, s3://, az:// or gs:// of an object store",
         field="url",
     )

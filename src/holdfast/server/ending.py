@@ -54,7 +54,7 @@ class Watchdog:
 
     def start(self, after_s: float) -> None:
         """End the process after this time, unless the timer is dismissed before."""
-        self._timer = threading.Timer(after_s, self._bite)
+        self._timer = threading.Timer(after_s, self._end_process)
         self._timer.daemon = True
         self._timer.start()
 
@@ -63,7 +63,7 @@ class Watchdog:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _bite(self) -> None:
+    def _end_process(self) -> None:
         _log.error("shutdown_timed_out: the store did not close in time; every acknowledged change is safe")
         leave(OVERTIME)
 

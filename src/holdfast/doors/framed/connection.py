@@ -119,7 +119,7 @@ class FramedConnection(asyncio.Protocol):
         self.balance_reading()
 
     def data_received(self, data: bytes) -> None:
-        self._patience.is_heard = True
+        self._patience.has_received = True
         if self._held.is_holding or self._turns.is_contended:
             self._held.take(data)
         else:

@@ -42,9 +42,9 @@ def enqueue_drafts(call: FramedCall, ref: QueueRef, drafts: list[Draft]) -> Coro
 
 
 async def _enqueue_traced(call: FramedCall, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
-    with call.tracing.enqueue(call.headers, ref, drafts) as (carrying, tell):
+    with call.tracing.enqueue(call.headers, ref, drafts) as (carrying, record):
         enqueued = await call.session.enqueue(ref, carrying)
-        tell(enqueued)
+        record(enqueued)
         return enqueued
 
 

@@ -25,11 +25,11 @@ class Patience:
         "_begun_at_s",
         "_connection",
         "_frames_read",
-        "_heard_at_s",
-        "_is_asked",
+        "_is_pinged",
         "_loop",
+        "_received_at_s",
         "_timer",
-        "is_heard",
+        "has_received",
         "keepalive_s",
         "patience_s",
     )
@@ -39,13 +39,13 @@ class Patience:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         # True if bytes have arrived since the last check.
-        self.is_heard = False
+        self.has_received = False
         self.keepalive_s = connection.door.keepalive_s
         self.patience_s = connection.door.patience_s
-        self._heard_at_s = self._begun_at_s = loop.time()
+        self._received_at_s = self._begun_at_s = loop.time()
         # The number of whole frames at the last check. If it is unchanged, the incomplete frame is still the same one.
         self._frames_read = 0
-        self._is_asked = False
+        self._is_pinged = False
 
     def start(self) -> None:
         """Schedule the next check."""
@@ -59,10 +59,10 @@ class Patience:
 
     def _look(self) -> None:
         now_s, connection = self._loop.time(), self._connection
-        if self.is_heard or connection.reading.is_paused:
+        if self.has_received or connection.reading.is_paused:
             # While reading is paused, bytes may have arrived that were not read.
-            self.is_heard = self._is_asked = False
-            self._heard_at_s = now_s
+            self.has_received = self._is_pinged = False
+            self._received_at_s = now_s
         if not self._is_stalled(now_s) and not self._is_silent(now_s):
             self.start()
 
@@ -85,11 +85,11 @@ class Patience:
 
     def _is_silent(self, now_s: float) -> bool:
         """Send a PING to a silent caller, and end the connection without a response. Return whether it was ended."""
-        silent_s = now_s - self._heard_at_s
+        silent_s = now_s - self._received_at_s
         if silent_s >= self.keepalive_s * _SILENCES:
             self._connection.abort()
             return True
-        if silent_s >= self.keepalive_s and not self._is_asked:
-            self._is_asked = True
+        if silent_s >= self.keepalive_s and not self._is_pinged:
+            self._is_pinged = True
             self._connection.send(FrameKind.PING, CONNECTION, b"")
         return False

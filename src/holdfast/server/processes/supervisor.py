@@ -50,7 +50,7 @@ class DoorProcesses:
         self._links: StoreLinks | None = None
         self._reports: ServerReports | None = None
         self._processes: list[DoorProcess] = []
-        self._keepers: list[asyncio.Task[None]] = []
+        self._replacing: list[asyncio.Task[None]] = []
         self._is_ending = False
 
     async def start(self, core: Core, identity: Identity, metrics: Metrics, tracing: Tracing) -> None:
@@ -63,7 +63,9 @@ class DoorProcesses:
         for error in started:
             if isinstance(error, BaseException):
                 raise error
-        self._keepers = [asyncio.create_task(self._keep(each, core.runtime.clock)) for each in self._processes]
+        self._replacing = [
+            asyncio.create_task(self._replace_on_end(each, core.runtime.clock)) for each in self._processes
+        ]
 
     async def _start(self, process: "DoorProcess") -> None:
         assert self._links is not None
@@ -78,7 +80,7 @@ class DoorProcesses:
             await self._links.dismiss(peer)
             raise
 
-    async def _keep(self, process: "DoorProcess", clock: Clock) -> None:
+    async def _replace_on_end(self, process: "DoorProcess", clock: Clock) -> None:
         """Replace a door process whenever it ends by itself."""
         assert self._links is not None
         assert self._reports is not None
@@ -123,9 +125,9 @@ class DoorProcesses:
         """End the remaining door processes."""
         self._is_ending = True
         await asyncio.gather(*(process.end_within(0) for process in self._processes))
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        for replacing in self._replacing:
+            replacing.cancel()
+        await asyncio.gather(*self._replacing, return_exceptions=True)
         if self._links is not None:
             await self._links.close(0)
         self._directory.cleanup()

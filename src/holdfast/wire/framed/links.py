@@ -244,7 +244,7 @@ def read_enqueued_each(body: bytes) -> dict[QueueRef, list[Enqueued]]:
 
 def number_of_upload(draft: Draft) -> int | None:
     """Return the number of the upload with the message's payload; None for a payload in the message itself."""
-    return None if draft.pieces is None else draft.pieces.place
+    return None if draft.pieces is None else draft.pieces.blob_id
 
 
 def pieces_of_upload(number: int, size: int) -> Pieces:
