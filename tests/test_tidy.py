@@ -19,9 +19,21 @@ MAX_PARAMETERS = 8
 
 FIRST_WORDS = frozenset({"What", "Of", "Whoever", "Whether", "So", "As"})
 # Words for things that this project has plainer ones for, as parts of names.
-METAPHORS = frozenset({"shelf", "shelves", "sheet", "paper", "bell", "lane", "upkeep", "told", "heard"})
-# Columns of tables that other programs read.
-PUBLIC_COLUMNS = frozenset({"stores/buffered/log/segment_rows.py: lane"})
+METAPHORS = frozenset(
+    {
+        *("shelf", "shelves", "sheet", "paper", "bell", "lane", "board", "ground", "hall", "book", "place", "places"),
+        *("upkeep", "told", "heard", "tell", "hear", "bring", "intake", "standing"),
+    }
+)
+# Columns of tables that other programs read, the method of files, and a migration that needs no second directory.
+PUBLIC_COLUMNS = frozenset(
+    {
+        "cli/pipeline/legacy.py: migrate_in_place",
+        "cli/pipeline/migrate.py: migrate_in_place",
+        "stores/buffered/log/segment_rows.py: lane",
+        "stores/buffered/log/segment_rows.py: place",
+    }
+)
 UNCLEAR_MODULES = frozenset({"utils", "helpers", "manager", "base", "common", "misc"})
 
 # Waits that are not of a clock, by module: each with its reason.
@@ -31,6 +43,15 @@ SLEEPS = {
     "runtime.py": "the clock's alarms in threads",
     "testing/proxy.py": "the fault proxy delays bytes of real sockets in real time",
 }
+
+# Methods that the classes of libraries declare.
+CALLBACKS = frozenset(
+    {
+        *("connection_made", "data_received", "eof_received", "connection_lost", "pause_writing", "resume_writing"),
+        *("parse_args", "make_context", "list_commands", "get_command", "format_help"),
+        *("schema", "reader", "writer", "streamReader", "streamWriter", "getDefaultReadLimit", "reportLatestOffset"),
+    }
+)
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -69,13 +90,19 @@ def test_no_folder_is_longer_than_a_list_that_needs_no_scrolling() -> None:
     assert {name: count for name, count in files.items() if count > MAX_FILES} == {}
 
 
-def test_every_folder_says_what_happens_in_it() -> None:
-    silent = [
-        source.name
-        for source in sources()
-        if source.path.name == "__init__.py" and not (ast.get_docstring(source.tree) or "").strip()
-    ]
-    assert silent == []
+def test_every_folder_says_what_happens_in_it_what_it_must_not_do_and_where_to_start_reading() -> None:
+    incomplete = []
+    for source in sources():
+        if source.path.name != "__init__.py" or source.path.parent == PRODUCT:
+            continue
+        docstring = ast.get_docstring(source.tree) or ""
+        has_limit = re.search(r"\b(must not|may not|not|no|nothing|never|only|apart from)\b", docstring, re.IGNORECASE)
+        _, _, start = docstring.partition("\nStart ")
+        named = re.findall(r"`([\w/]+\.(?:py|capnp)|[\w/]+/)`", start)
+        missing = [name for name in named if not ((source.path.parent / name).exists() or (PRODUCT / name).exists())]
+        if docstring.count("\n") < 2 or has_limit is None or not named or missing:
+            incomplete.append(f"{source.name}: {missing or docstring}")
+    assert incomplete == []
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:
@@ -90,6 +117,48 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
         and docstring.split()[0] in FIRST_WORDS
     ]
     assert begun == []
+
+
+def test_every_public_function_class_and_method_has_a_docstring() -> None:
+    documented = {
+        method.name
+        for _, cls in nodes(ast.ClassDef)
+        if isinstance(cls, ast.ClassDef)
+        for method in cls.body
+        if isinstance(method, FunctionNode) and ast.get_docstring(method)
+    }
+    bare = []
+    for source in sources():
+        # The name of a law, and of a rule of the state machine, is the sentence that it proves or does.
+        if source.name.startswith(("testing/laws/", "testing/machine/")):
+            continue
+        for node in public(source.tree):
+            if not ast.get_docstring(node):
+                bare.append(f"{source.name}: {node.name}")
+            # The interface that declares a method documents it for the classes that implement it.
+            methods = public(node) if isinstance(node, ast.ClassDef) else ()
+            bare += [
+                f"{source.name}: {node.name}.{each.name}"
+                for each in methods
+                if each.name not in documented and not is_callback(each.name)
+            ]
+    assert bare == []
+
+
+def public(body: ast.Module | ast.ClassDef) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the public classes and functions in a body, without overloads."""
+    for node in body.body:
+        if (
+            isinstance(node, ast.ClassDef | FunctionNode)
+            and not node.name.startswith("_")
+            and not any(ast.unparse(each) == "overload" for each in node.decorator_list)
+        ):
+            yield node
+
+
+def is_callback(name: str) -> bool:
+    """Return whether a library that documents this method calls it: asyncio, typer, httptools, pycapnp or PySpark."""
+    return name in CALLBACKS or name.startswith("on_") or name.endswith("_context")
 
 
 def test_no_name_is_a_metaphor() -> None:
@@ -156,6 +225,18 @@ def test_the_product_waits_on_its_clock() -> None:
         if called in ("asyncio.sleep", "time.sleep") and not is_yield and source.name not in SLEEPS:
             slept.append(f"{source.name}:{node.lineno}: {ast.unparse(node)}")
     assert slept == []
+
+
+def test_a_line_of_the_log_begins_with_the_name_of_its_event() -> None:
+    levels = ("debug", "info", "warning", "error", "critical", "exception", "log")
+    prose = []
+    for source, node in nodes(ast.Call):
+        assert isinstance(node, ast.Call)
+        if ast.unparse(node.func) in [f"{logger}.{level}" for logger in ("log", "_log") for level in levels]:
+            [text, *_] = [each.value for each in node.args if isinstance(each, ast.Constant)] or [""]
+            if not re.match(r"[a-z]+(_[a-z%]+)*( \w+=|: |$)", str(text)):
+                prose.append(f"{source.name}:{node.lineno}: {text}")
+    assert prose == []
 
 
 def test_what_the_type_checker_is_told_to_ignore_has_a_reason() -> None:

@@ -123,7 +123,7 @@ def continue_from(clock: Clock, at_ms: int) -> None:
             "everything written then, ready messages too, waits until the clock reaches that time; check the clock"
         )
     if behind_ms >= _LOGGED_GAP_MS:
-        _log.warning("the clock is %.1f s behind the latest time in the store: %s", behind_ms / 1_000, consequence)
+        _log.warning("clock_behind_store behind_s=%.1f: %s", behind_ms / 1_000, consequence)
 
 
 class _ThreadTimer:
@@ -202,4 +202,4 @@ class ThreadAlarm:
                 try:
                     callback()
                 except Exception:  # an error in one callback must not stop the later timers
-                    _log.exception("a timer's callback failed")
+                    _log.exception("timer_callback_failed")

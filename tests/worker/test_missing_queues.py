@@ -36,11 +36,11 @@ async def test_a_worker_warns_once_of_each_queue_that_does_not_exist_with_close_
 
     first, second = sorted(warnings(caplog))
     assert first == (
-        "queue default/mial does not exist yet; waiting for its first message. "
+        "queue_missing: queue default/mial does not exist yet; waiting for its first message. "
         "Existing queues with similar names: mail, mails"
     )
     assert second == (
-        "queue default/typo does not exist yet; waiting for its first message. "
+        "queue_missing: queue default/typo does not exist yet; waiting for its first message. "
         "A queue of that name exists in tenant acme"
     )
     [record] = [each for each in caplog.records if each.getMessage() == first]
@@ -61,7 +61,7 @@ async def test_a_worker_that_may_not_list_queues_says_the_first_half(
         async with worker:
             await until(lambda: bool(warnings(caplog)))
 
-    assert warnings(caplog) == ["queue default/mial does not exist yet; waiting for its first message"]
+    assert warnings(caplog) == ["queue_missing: queue default/mial does not exist yet; waiting for its first message"]
 
 
 async def test_a_look_that_is_never_answered_keeps_no_worker_from_working_or_stopping(clock: ManualClock) -> None:

@@ -29,7 +29,7 @@ def url(served: Served) -> str:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.getMessage().startswith("using ")]
+    return [each.getMessage() for each in caplog.records if each.getMessage().startswith("protocol_chosen ")]
 
 
 async def transport_of(url: str, **settings: Any) -> tuple[object, list[int]]:
@@ -60,14 +60,14 @@ async def test_it_uses_the_framed_port_where_there_is_one(
 ) -> None:
     transport, done = await transport_of(url)
     assert (type(transport), done) == (FramedTransport, [7])
-    assert lines(caplog) == [f"using the framed protocol with {urls_in(served.line)['framed_url']}"]
+    assert lines(caplog) == [f"protocol_chosen protocol=framed url={urls_in(served.line)['framed_url']}"]
 
 
 async def test_it_upgrades_the_http_port_where_there_is_no_other(caplog: pytest.LogCaptureFixture) -> None:
     with Served("--store", "memory://") as served:
         transport, done = await transport_of(served.url)
     assert (type(transport), done) == (FramedTransport, [7])
-    assert lines(caplog) == [f"using the framed protocol with {served.url}"]
+    assert lines(caplog) == [f"protocol_chosen protocol=framed url={served.url}"]
 
 
 async def test_it_uses_http_if_it_is_told_to(url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +116,7 @@ async def test_it_falls_back_to_http_where_a_proxy_lets_nothing_else_through(
     transport, done = await transport_of(narrow)
     assert (type(transport), done) == (HttpTransport, [7])
     [line] = lines(caplog)
-    assert line.startswith(f"using HTTP with {narrow}: holdfast://127.0.0.1:")
+    assert line.startswith(f"protocol_chosen protocol=http url={narrow} reason=holdfast://127.0.0.1:")
     assert "does not upgrade to the framed protocol (HTTP/1.1 426 Upgrade Required)" in line
 
 
@@ -131,7 +131,9 @@ async def test_a_server_that_offers_none_is_used_over_http(caplog: pytest.LogCap
         client = holdfast.Worker(url)._open(url)
         async with client:
             assert type(client._transport) is HttpTransport
-    assert lines(caplog) == [f"using HTTP with {url}: the server does not offer the framed protocol"]
+    assert lines(caplog) == [
+        f"protocol_chosen protocol=http url={url} reason=the server does not offer the framed protocol"
+    ]
 
 
 def test_a_protocol_that_is_none_or_belongs_to_another_url_is_refused() -> None:

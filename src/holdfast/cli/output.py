@@ -51,6 +51,7 @@ class Output:
 
     @cached_property
     def console(self) -> "Console":
+        """Return the console for tables and progress bars on stdout."""
         from rich.console import Console
 
         return Console(highlight=False, emoji=False, markup=False)

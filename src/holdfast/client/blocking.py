@@ -30,6 +30,8 @@ P = ParamSpec("P")
 
 
 class RunCoroutine(Protocol):
+    """A function that runs a coroutine of the async API to its end and returns its result."""
+
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
 
 

@@ -376,6 +376,7 @@ def describe(error: BaseException) -> str:
 
 
 def make_nack(receipt: Receipt, error: str | None, *, delay: Duration | None, defer: bool, final: bool) -> Verdict:
+    """Return the verdict that `nack` sends. Raise `InvalidArgument` for a malformed delay."""
     delay_ms = None if delay is None else parse_duration_ms("delay", delay)
     return Verdict(settle=Settle.NACK, receipt=receipt, error=plain(error), delay_ms=delay_ms, defer=defer, final=final)
 

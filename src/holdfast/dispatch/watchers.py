@@ -25,7 +25,7 @@ _SOON = 0
 class _Watched:
     """A queue with watchers."""
 
-    __slots__ = ("backoff", "callbacks", "is_looking", "looks_again", "ref", "timer", "wakes_at")
+    __slots__ = ("backoff", "callbacks", "is_looking", "next_look", "ref", "timer", "wakes_at")
 
     def __init__(self, ref: QueueRef) -> None:
         self.ref = ref
@@ -34,7 +34,7 @@ class _Watched:
         self.wakes_at: int | None = None
         self.is_looking = False
         self.backoff = Backoff("watchers", queue=ref)
-        self.looks_again: Timer | None = None
+        self.next_look: Timer | None = None
 
 
 class Watchers:
@@ -116,7 +116,7 @@ class Watchers:
             try:
                 callback()
             except Exception:  # the other watchers must still be called
-                _log.exception("a watcher's callback failed")
+                _log.exception("watch_callback_failed")
         if watched.callbacks:
             self._look(watched)
 
@@ -144,13 +144,13 @@ class Watchers:
     def _look_again(self, watched: _Watched, error: Exception) -> None:
         if watched.callbacks:
             again_at = self._runtime.clock.now_ms() + watched.backoff.failed(error)
-            if watched.looks_again is not None:
-                watched.looks_again.cancel()
-            watched.looks_again = self._runtime.call_at(again_at, lambda: self._look(watched))
+            if watched.next_look is not None:
+                watched.next_look.cancel()
+            watched.next_look = self._runtime.call_at(again_at, lambda: self._look(watched))
 
     def _drop(self, watched: _Watched) -> None:
-        if watched.looks_again is not None:
-            watched.looks_again.cancel()
+        if watched.next_look is not None:
+            watched.next_look.cancel()
         if watched.timer is not None:
             watched.timer.cancel()
         watched.timer = watched.wakes_at = None

@@ -127,11 +127,11 @@ class NewMessage:
 class Pieces(msgspec.Struct, frozen=True, gc=False):
     """A payload that the store keeps in pieces, apart from its message: the blob id, the size in bytes, the CRC-32.
 
-    The store chooses the blob id (`place`) and never uses it for another payload, unless an operator replaces the
+    The store chooses the blob id and never uses it for another payload, unless an operator replaces the
     payload of the message.
     """
 
-    place: int
+    blob_id: int
     size: int
     checksum: int
 

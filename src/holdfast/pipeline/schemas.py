@@ -53,10 +53,12 @@ class TableSchema(NamedTuple):
 
     @property
     def ddl(self) -> str:
+        """Return the columns in the syntax of SQL."""
         return ", ".join(f"`{each.name}` {_SPARK_TYPES[each.type]}" for each in self.fields)
 
     @property
     def spark(self) -> "StructType":
+        """Return the columns as Spark's type."""
         from pyspark.sql.types import StructType
 
         parsed = StructType.fromDDL(self.ddl)

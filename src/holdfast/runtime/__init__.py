@@ -1,4 +1,4 @@
-"""Runs the core's coroutines, on an asyncio event loop or in the calling threads.
+"""Run the core's coroutines, on an asyncio event loop or in the calling threads.
 
 It knows nothing of messages, stores or services, and imports only `clock`.
 Start with `contract.py`, then `threads.py`, in which each caller steps its own coroutine.

@@ -21,11 +21,19 @@ class Ticket(Protocol[T]):
     """A future of the core: a later result, awaited by one coroutine and settled once."""
 
     def done(self) -> bool: ...
-    def cancelled(self) -> bool: ...
-    def result(self) -> T: ...
+    def cancelled(self) -> bool:
+        """Return whether the ticket was cancelled."""
+
+    def result(self) -> T:
+        """Return the result, or raise the error. Raise `asyncio.InvalidStateError` before the ticket is settled."""
+
     def exception(self) -> BaseException | None: ...
-    def set_result(self, value: T, /) -> None: ...
-    def set_exception(self, error: BaseException, /) -> None: ...
+    def set_result(self, value: T, /) -> None:
+        """Settle the ticket with a result."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """Settle the ticket with an error."""
+
     def __await__(self) -> Generator[Any, None, T]: ...
 
 

@@ -18,5 +18,6 @@ class ThreadExecutors:
         return executor
 
     def shutdown(self) -> None:
+        """End the threads, after the functions that wait for them."""
         for executor in self._executors.values():
             executor.shutdown()

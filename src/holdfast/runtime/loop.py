@@ -62,6 +62,7 @@ class LoopRuntime:
             await asyncio.wait(self._tasks)
 
     async def aclose(self) -> None:
+        """Wait until all background work has ended, and end the threads."""
         await self.idle()
         self._executors.shutdown()
         self._long_executors.shutdown()
@@ -69,7 +70,7 @@ class LoopRuntime:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("background work failed", exc_info=error)
+            _log.error("background_work_failed", exc_info=error)
 
 
 class _LoopTimer:

@@ -49,6 +49,7 @@ class ThreadRuntime:
 
     @property
     def is_refusing(self) -> bool:
+        """Return whether every call is refused."""
         return self._refusal is not None
 
     def ticket(self) -> "_ThreadTicket[Any]":
@@ -154,7 +155,7 @@ class ThreadRuntime:
             except StopIteration:
                 self._finish_one()
             except Exception:
-                _log.exception("background work failed")
+                _log.exception("background_work_failed")
                 self._finish_one()
             except BaseException:  # after Ctrl-C this work has ended too; otherwise `close` would wait for ever
                 self._finish_one()

@@ -1,4 +1,4 @@
-"""Composes a store and its services. No other module names the concrete stores."""
+"""Compose a store and its services. No other module names the concrete stores."""
 
 import logging
 from collections.abc import Callable
@@ -92,7 +92,7 @@ class Core:
         try:
             await self._directory.load()
         except HoldfastError as error:  # it has stopped again, and is loaded after the next reopening
-            _log.debug("limits were not read again: %s", error.message)
+            _log.debug("limits_not_reloaded error=%s", error.message)
 
     async def _share_buckets(self, redis_url: str) -> None:
         # Imported here, so that only servers with Redis load its drivers.
@@ -114,7 +114,7 @@ class Core:
         return await self.admin.check_store()
 
     def request_turns(self) -> RequestTurns:
-        """Return an object that decides whose request is read next. The doors of a process share one."""
+        """Return an object that decides which request is read next. The doors of a process share one."""
         return RequestTurns(self._directory.weight_of)
 
     def weight_of(self, tenant: str) -> int:
@@ -122,7 +122,7 @@ class Core:
         return self._directory.weight_of(tenant)
 
     def begin_drain(self) -> None:
-        """End every wait with an empty result, and let no call wait from now on. Everything else goes on."""
+        """End every wait with an empty result, and let no call wait from now on. Other calls still work."""
         self.messages.close()
         self.inspection.close()
         self.dispatcher.close()
@@ -166,6 +166,7 @@ def _is_memory_store(store: Store) -> bool:
 
 
 def make_store(url: str, settings: Settings, dice: Dice) -> Store:
+    """Return the closed store of a URL or a directory. Raise `InvalidArgument` for an unusable URL or setting."""
     kind, _ = parse_store_url(url)
     for name, given in (("redis_url", settings.redis_url), ("wal_dir", settings.wal_dir)):
         if given is not None and kind is not UrlKind.POSTGRES:

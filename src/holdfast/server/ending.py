@@ -37,7 +37,7 @@ class ServerStop:
         self._asked.set()
 
     def forget(self) -> None:
-        """Leave the signals to the handlers that had them before."""
+        """Install the signal handlers again that were in place before."""
         self._signals.restore()
 
     def _ask(self) -> None:
@@ -53,16 +53,18 @@ class Watchdog:
         self._timer: threading.Timer | None = None
 
     def start(self, after_s: float) -> None:
-        self._timer = threading.Timer(after_s, self._bite)
+        """End the process after this time, unless the timer is dismissed before."""
+        self._timer = threading.Timer(after_s, self._end_process)
         self._timer.daemon = True
         self._timer.start()
 
     def dismiss(self) -> None:
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _bite(self) -> None:
-        _log.error("the store did not close in time: leaving it as it is; what was answered is in it")
+    def _end_process(self) -> None:
+        _log.error("shutdown_timed_out: the store did not close in time; every acknowledged change is safe")
         leave(OVERTIME)
 
 

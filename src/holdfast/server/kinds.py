@@ -22,6 +22,8 @@ class NotAccepted(Exception):
 
 
 class Kind(Protocol):
+    """A kind of settings. Subclasses parse and show the values of one kind."""
+
     # The placeholder of the value in `--help`.
     metavar: str
     accepts: str
@@ -46,6 +48,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
+        """Return the text."""
         return self._text
 
     def __repr__(self) -> str:
@@ -66,6 +69,8 @@ class _Shown:
 
 
 class Text(_Shown):
+    """A text that is not empty."""
+
     def __init__(self, metavar: str = "TEXT", accepts: str = "a text that is not empty") -> None:
         self.metavar = metavar
         self.accepts = accepts
@@ -121,6 +126,8 @@ def _directory(text: str) -> str:
 
 
 class Secrets:
+    """A kind whose values are `Secret`."""
+
     metavar = "SECRET"
     accepts = "a text that is not empty"
     is_secret = True
@@ -146,6 +153,8 @@ class BearerTokens(Secrets):
 
 
 class Duration(_Shown):
+    """A duration in milliseconds, given with a unit."""
+
     metavar = "DURATION"
 
     def __init__(self, *, may_be_zero: bool = False) -> None:
@@ -174,6 +183,8 @@ _SIZE_UNITS = {"b": 1, "kb": 1_000, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "m
 
 
 class Size(_Shown):
+    """A number of bytes above 0, given with or without a unit."""
+
     metavar = "SIZE"
     accepts = "a size such as 1MiB, 512KiB or 1048576 (bytes), above 0"
 
@@ -195,6 +206,8 @@ class Size(_Shown):
 
 
 class Integer(_Shown):
+    """A whole number in a range."""
+
     metavar = "NUMBER"
 
     def __init__(self, lowest: int, highest: int) -> None:
@@ -214,6 +227,8 @@ _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 
 
 class Boolean:
+    """A truth value."""
+
     metavar = "BOOL"
     accepts = "true or false"
     is_secret = False
@@ -230,6 +245,8 @@ class Boolean:
 
 
 class Choice(_Shown):
+    """One of several words."""
+
     def __init__(self, *choices: str) -> None:
         self._choices = choices
         self.metavar = "|".join(choices)
@@ -317,6 +334,7 @@ def _grant(given: object) -> str:
 
 
 def without_password(url: str) -> str:
+    """Return a URL for display, with its password masked."""
     try:
         has_password = urlsplit(url).password is not None
     except ValueError:

@@ -19,10 +19,10 @@ def make_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def rest_garbage_collector() -> None:
-    """Keep the objects that exist now out of collections, and collect seldom.
+    """Exclude the existing objects from garbage collection, and collect rarely.
 
-    Of the thousands of objects that live as long as one call hardly any are cycles. A collector that looks for them
-    after every 700 costs a tenth of a server's time.
+    A call makes thousands of objects, and almost none of them are part of a cycle. By default Python looks for cycles
+    after every 700 new objects, which costs a tenth of a server's time.
     """
     gc.collect()
     gc.freeze()

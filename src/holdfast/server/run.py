@@ -1,11 +1,11 @@
 """A server from its start to its end.
 
-    start   ports bound, TLS and identities read, the store opened, then listening: whatever is wrong is reported before
-            the first caller gets through
-    drain   new calls refused, waits ended, calls under way finished, connections closed, the store closed
+    start   bind the ports, read TLS files and identities, open the store, then listen; so every error is reported
+            before the first caller connects
+    drain   refuse new calls, end waits, finish the calls under way, close the connections, close the store
 
-A second signal ends it at once, and so does a drain that outlasts its grace: every acknowledged change is in the store
-even so, or in the log that its next start reads. A server that could not finish says so by its exit code.
+A second signal ends the server at once, and so does a drain that exceeds its grace. Even then every acknowledged change
+is in the store, or in the log that the next start reads. The exit code tells whether the server could finish.
 """
 
 import asyncio
@@ -46,21 +46,21 @@ Announce = Callable[[str], None]
 
 
 def run(settings: Settings, announce: Announce, make_door: MakeDoor = make_door, warnings: Sequence[str] = ()) -> int:
-    """Serve until a signal ends it, and return the exit code. Raise a HoldfastError if the server cannot start.
+    """Serve until a signal, and return the exit code. Raise a HoldfastError if the server cannot start.
 
-    `announce` writes the line that says where the server listens, in the format of the log. `warnings` about the
-    settings go to the log.
+    `announce` gets the line with the URLs of the server, in the format of the log. `warnings` about the settings are
+    logged.
     """
     log.configure(log_format_of(settings))
     for warning in warnings:
-        _log.warning(warning)
+        _log.warning("setting_suspicious: %s", warning)
     raise_file_limit()
     with asyncio.Runner(loop_factory=make_loop()) as runner:
         return runner.run(serve(settings, announce, make_door))
 
 
 class Front(Protocol):
-    """The doors of a server: in the process of the store, or in processes of their own."""
+    """The doors of a server, either in the process of the store or in processes of their own."""
 
     async def start(self, core: Core, identity: Identity, metrics: Metrics, tracing: Tracing) -> None:
         """Begin to listen. Raise a HoldfastError if that is not possible."""
@@ -68,14 +68,16 @@ class Front(Protocol):
     async def drain(self, end_waits: Callable[[], None], deadline: float) -> bool:
         """Refuse new calls and finish those under way, until `deadline` on the loop's clock.
 
-        `end_waits` ends the waits of the calls. Return whether every call was finished and every response taken.
+        `end_waits` ends the waits of the calls. Return whether every call has finished and every caller has read its
+        response.
         """
 
     async def close(self) -> None:
-        """Listen no more, and drop the connections that a drain has not closed."""
+        """Stop listening, and abort the connections that a drain has not closed."""
 
 
 async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = make_door) -> int:
+    """Serve on the running event loop until a signal, and return the exit code; see `run`."""
     loop = asyncio.get_running_loop()
     with ExitStack() as last:
         stop, watchdog = ServerStop(loop), Watchdog()
@@ -115,7 +117,7 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
             finally:
                 await front.close()
         if stop.has_lost_store:
-            # A thread is stuck in RocksDB, and the interpreter's own end would wait for it.
+            # A thread is stuck in RocksDB, and a normal exit would wait for it.
             leave(OVERTIME)
         return OVERTIME if core.left_to_log or not is_finished else 0
 
@@ -129,7 +131,7 @@ def _bind_ports(settings: Settings) -> Ports:
     ports = Ports(settings)
     if settings.processes == 1:
         return ports
-    # The first ones are bound alone, to find a port that another server has. They give way to shared ones.
+    # Exclusive sockets come first, because only they reveal a port that another server uses. Shared ones replace them.
     ports.close()
     return Ports(replace(settings, **ports.numbers), is_shared=True)
 
@@ -143,7 +145,7 @@ async def _opened(settings: Settings, runtime: LoopRuntime) -> AsyncIterator[Cor
     finally:
         await core.close()
         await runtime.aclose()
-        _log.info("stopped: the store is closed")
+        _log.info("server_stopped")
 
 
 @asynccontextmanager
@@ -168,7 +170,7 @@ async def _measured(core: Core, settings: Settings, runtime: LoopRuntime) -> Asy
         yield metrics, tracing
     finally:
         measuring.cancel()
-        await asyncio.to_thread(tracing.shut_down)  # it sends the remaining spans, and that may take a while
+        await asyncio.to_thread(tracing.shut_down)  # sends the remaining spans, which may take long
 
 
 def _announce_start(settings: Settings, urls: Urls, announce: Announce) -> None:
@@ -187,17 +189,16 @@ def _announce_start(settings: Settings, urls: Urls, announce: Announce) -> None:
     _log.info("serving", extra=facts)
     if not identities:
         _log.warning(
-            "no identities are configured: this server listens on loopback only, and whoever reaches it there may do "
-            "everything"
+            "authentication_off: no identities are configured; this server listens on loopback only, and anyone who "
+            "reaches it may do everything"
         )
     elif settings.tls_cert is None:
-        _log.warning("callers' tokens come unencrypted: set tls_cert, or let something in front speak TLS")
+        _log.warning("tokens_unencrypted: set tls_cert, or put a proxy with TLS in front of this server")
     announce(_listening_line(settings, urls))
 
 
 def _listening_line(settings: Settings, urls: Urls) -> str:
-    """Return the one line on stdout: a sentence for people, a log line where lines are read by programs."""
-
+    """Return the line for stdout: a sentence for people, or a log line if the log is JSON."""
     if log_format_of(settings) == "json":
         return log.format_line(
             _log, "listening", {"url": urls.http, **urls.named("url"), "store": settings.shown_store}
@@ -207,4 +208,5 @@ def _listening_line(settings: Settings, urls: Urls) -> str:
 
 
 def log_format_of(settings: Settings) -> str:
+    """Return the format of the log: by default `console` on a terminal, else `json`."""
     return settings.log_format or ("console" if sys.stderr.isatty() else "json")

@@ -33,18 +33,22 @@ class Setting:
 
     @property
     def kind(self) -> Kind:
+        """The kind of its values."""
         return self.spec.kind
 
     @property
     def variable(self) -> str:
+        """The environment variable that sets it."""
         return PREFIX + self.name.upper()
 
     @property
     def flag(self) -> str:
+        """The flag that sets it."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def default_text(self) -> str:
+        """The default as help texts and documentation show it."""
         return self.spec.default_text or f"`{self.kind.show(self.default)}`"
 
     def parse(self, given: object, origin: str = "") -> Any:

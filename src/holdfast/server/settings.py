@@ -217,18 +217,22 @@ class Settings(StoreSettings, frozen=True, kw_only=True):
 
     @property
     def store_url(self) -> str:
+        """The URL or directory of the store."""
         return self.store or self.data or DEFAULT_DATA
 
     @property
     def shown_store(self) -> str:
+        """The URL or directory of the store, without a password."""
         return SETTINGS["store"].kind.show(self.store_url)
 
     @property
     def has_tokens(self) -> bool:
+        """Return whether callers may present tokens."""
         return self.jwt_secret is not None or self.jwt_keys is not None
 
     @property
     def has_certificates(self) -> bool:
+        """Return whether callers may present client certificates."""
         return self.tls_client_ca is not None and self.mtls_tenants is not None
 
     @property

@@ -49,6 +49,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
+    """The settings in force, and where each of them was given."""
+
     settings: Settings
     # By name; a setting that is not here has its default.
     origins: Mapping[str, Origin]
@@ -58,6 +60,7 @@ class LoadedSettings:
         return self.origins[name].text if name in self.origins else "default"
 
     def given(self) -> Iterator[tuple[str, Setting]]:
+        """Return the settings that were given, by name."""
         return ((name, SETTINGS[name]) for name in self.origins)
 
 

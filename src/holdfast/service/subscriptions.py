@@ -144,12 +144,12 @@ class Subscription:
             held.expires_at = result.lease_expires_at
         else:
             self._forget(result.snowflake)
-            self._tell_room()
+            self._notify_room()
 
     def let_go(self) -> None:
         """Make the current and every later `next` return an empty list."""
         self._is_let_go = True
-        self._tell_room()
+        self._notify_room()
         _settle(self._resting)
 
     async def end(self) -> None:
@@ -170,7 +170,7 @@ class Subscription:
     async def _wait_for_room(self) -> None:
         ticket = self._room = self._runtime.ticket()
         first_expiry = min(held.expires_at for held in self._held.values())
-        timer = self._runtime.call_at(first_expiry, self._tell_room)
+        timer = self._runtime.call_at(first_expiry, self._notify_room)
         try:
             await ticket
         finally:
@@ -189,7 +189,7 @@ class Subscription:
             timer.cancel()
             self._resting = None
 
-    def _tell_room(self) -> None:
+    def _notify_room(self) -> None:
         _settle(self._room)
 
     def _forget(self, id: int) -> None:

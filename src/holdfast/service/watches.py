@@ -12,7 +12,8 @@ class NewsStream(Protocol):
     """A watch, as a door uses it. The one who opened it calls `close`, however it ends."""
 
     @property
-    def is_closed(self) -> bool: ...
+    def is_closed(self) -> bool:
+        """Return whether the watch has ended, so that `next` would return at once."""
 
     async def next(self, wait_ms: int) -> bool:
         """Return true once there may be something new to claim; false after `wait_ms` without news, or when closed."""

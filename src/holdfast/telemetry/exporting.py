@@ -31,12 +31,12 @@ def tracing_from(environment: Mapping[str, str], *, version: str = "unknown") ->
     if asked_by is None or exporter == "none":
         return Tracing()
     if exporter not in ("otlp", "console"):
-        _log.warning("traces are off: %s must be otlp, console or none", _EXPORTER)
+        _log.warning("traces_off variable=%s: it must be otlp, console or none", _EXPORTER)
         return Tracing()
     missing = [name for name in _modules(exporter) if not _is_installed(name)]
     if missing:
         _log.warning(
-            "traces are off: %s asks for them, but %s is not installed: %s",
+            "traces_off variable=%s missing=%s: install it with %s",
             asked_by,
             missing[0],
             install_command("otel"),
@@ -72,5 +72,5 @@ def _make(exporter: str, environment: Mapping[str, str], version: str) -> Tracin
     resource = Resource.create({"service.name": service_name, "service.version": version})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(span_exporter))
-    _log.info("traces are exported to %s", "the console" if exporter == "console" else "the OTLP endpoint")
+    _log.info("traces_on exporter=%s", exporter)
     return Tracing(provider, provider.shutdown)

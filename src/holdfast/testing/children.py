@@ -29,6 +29,7 @@ class ChildResult(msgspec.Struct, kw_only=True):
 
     @property
     def was_killed(self) -> bool:
+        """Return whether the child was ended by SIGKILL, and not by `in_child` itself."""
         return self.signal == signal.SIGKILL and not self.hangs
 
 

@@ -34,6 +34,8 @@ class Subject(Protocol):
 
 
 class AsyncHoldfastContext(Protocol):
+    """An async context manager that gives an open client."""
+
     async def __aenter__(self) -> AsyncHoldfast: ...
     async def __aexit__(self, *raised: Any) -> None: ...
 

@@ -78,9 +78,9 @@ class Consumer:
                 crashes += 1
                 delay_ms = restart_delay_ms(crashes)
                 log.error(
-                    "the consumer of %s crashed and restarts %s",
+                    "consumer_crashed queue=%s restarts_in_s=%g",
                     self.handler.options.ref,
-                    f"in {delay_ms / 1_000:g} s" if delay_ms else "at once",
+                    delay_ms / 1_000,
                     exc_info=error,
                 )
                 # Even a restart at once lets other tasks run first.
@@ -178,7 +178,7 @@ class Consumer:
     async def _lost(self, error: BaseException, pending: list[PendingVerdict]) -> None:
         self._context.reachability.lose(error)
         if isinstance(error, Throttled) and not self._failed_claims:
-            log.warning("claims of %s are throttled: %s", self.handler.options.ref, error)
+            log.warning("claims_throttled queue=%s error=%s", self.handler.options.ref, error)
         self._outbox.put_back(pending)
         self._outbox.expect_no_claim()
         roll = self._context.dice.roll()
@@ -211,7 +211,7 @@ class Consumer:
             await self._execution.execute(work, slot)
         except Exception as error:
             # The worker's own error, not the handler's. It counts as a failure, or it could repeat without end.
-            log.exception("a message of %s could not be handled", self.handler.options.ref, extra=work.facts())
+            log.exception("message_not_handled queue=%s", self.handler.options.ref, extra=work.facts())
             self._nack(work, f"the worker failed: {describe(error)}")
             slot.free()
         finally:

@@ -77,13 +77,13 @@ class Reachability:
         """Note a failed call. A throttled call does not count, because the server has responded."""
         if self._lost_at is None and not isinstance(error, Throttled):
             self._lost_at = self._clock.now_ms()
-            log.warning("%s is unreachable; retrying until it is back: %s", self._name, error)
+            log.warning("server_unreachable server=%s error=%s: retrying until it is back", self._name, error)
 
     def regain(self) -> None:
         """Note a successful call."""
         if self._lost_at is not None:
             away_ms, self._lost_at = self._clock.now_ms() - self._lost_at, None
-            log.info("%s is reachable again after %.1f s", self._name, away_ms / 1_000)
+            log.info("server_reachable server=%s after_s=%.1f", self._name, away_ms / 1_000)
 
 
 # A consumer that crashes restarts at once this many times in a row. After that the delay doubles between these bounds.
@@ -134,7 +134,7 @@ class Hooks:
         try:
             await self.call(name, *args)
         except Exception:
-            log.exception("the worker's hook %s failed", name)
+            log.exception("hook_failed hook=%s", name)
 
 
 class ConsumerContext(NamedTuple):

@@ -28,7 +28,7 @@ Backoff = Duration | Callable[[int], Duration]
 
 
 class Pool(StrEnum):
-    """The place where a handler runs."""
+    """The kind of thread or process in which a handler runs."""
 
     LOOP = "loop"
     THREAD = "thread"

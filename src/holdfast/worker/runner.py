@@ -90,7 +90,11 @@ class Runner:
             raise self.stop.error
 
     async def _consume(self, connection: WorkerConnection) -> None:
-        log.info("worker %s started: %s", self._owner, ", ".join(str(each.options.ref) for each in self._handlers))
+        log.info(
+            "worker_started owner=%s queues=%s",
+            self._owner,
+            ", ".join(str(each.options.ref) for each in self._handlers),
+        )
         async with asyncio.TaskGroup() as loops:
             for consumer in self.consumers:
                 loops.create_task(consumer.keep_running())
@@ -105,7 +109,7 @@ class Runner:
     async def _drain(self, runtime: LoopRuntime) -> None:
         idle = asyncio.ensure_future(self._until_idle())
         try:
-            log.info("worker %s is stopping with %d messages in hand", self._owner, self.in_hand)
+            log.info("worker_stopping owner=%s messages=%d", self._owner, self.in_hand)
             await first_of(runtime, [idle, self.stop.hurried], self._grace_ms)
             for consumer in self.consumers:
                 consumer.interrupt_all()
@@ -118,11 +122,11 @@ class Runner:
                 await runtime.aclose()
             else:
                 log.error(
-                    "worker %s ends with %d messages in hand; their leases will expire", self._owner, self.in_hand
+                    "worker_ended_early owner=%s messages=%d: their leases will expire", self._owner, self.in_hand
                 )
         finally:
             idle.cancel()
-        log.info("worker %s stopped", self._owner)
+        log.info("worker_stopped owner=%s", self._owner)
 
     async def _until_idle(self) -> None:
         for consumer in self.consumers:
@@ -212,7 +216,7 @@ def stopping_on_signals(runner: Callable[[], Runner | None]) -> Iterator[None]:
         # After `error`, `holdfast worker` would start the worker again. A signal means that it must end for good.
         running.stop.error = None
         log.info(
-            "%s: %s",
+            "signal_received signal=%s: %s",
             which.name,
             "giving back all messages in hand"
             if is_second
@@ -237,6 +241,6 @@ async def warn_of_missing_queues(connection: WorkerConnection, refs: Iterable[Qu
         for ref in refs:
             text = await describe_missing(connection.client._connected(), ref, is_waiting=True)
             if text is not None:
-                log.warning("%s", text, extra={"tenant": ref.tenant, "queue": ref.queue})
+                log.warning("queue_missing: %s", text, extra={"tenant": ref.tenant, "queue": ref.queue})
     except Exception:
-        log.warning("could not check whether the queues exist", exc_info=True)
+        log.warning("queues_not_checked", exc_info=True)

@@ -185,7 +185,7 @@ async def test_a_restart_replays_only_what_was_not_stored_and_nothing_acked_come
                 assert await take(restarted) == [b"left %d" % number for number in range(5)]
                 told = await restarted.journal(None, 1_000, None, now_ms())
                 assert await take(restarted) == []
-        assert "the log has 10 calls of an earlier run; they are landed first" in caplog.messages
+        assert "log_replayed calls=10: the calls of an earlier run are landed first" in caplog.messages
     # The first one landed the same when it was closed: stored once all the same.
     async with opened(urls, redis_server.url, tmp_path / "log") as store:
         assert await take(store) == []

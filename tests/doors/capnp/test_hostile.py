@@ -25,7 +25,7 @@ from tests.seeds import run_seed
 
 _HERE = Path(capnp.__file__).parent
 RPC = capnp.load(str(_HERE / "rpc.capnp"), imports=[str(_HERE.parent)])
-CLOSED = "a connection was closed"
+CLOSED = "connection_refused"
 
 
 @asynccontextmanager

@@ -72,7 +72,7 @@ async def last_words(peer: Peer) -> str:
         (HELLO + write_frame(FrameKind.RESULT, 1), "kind 9"),
         (HELLO + write_frame(FrameKind.CREDIT, 1, encode(5)), "kind 6"),
         (HELLO + write_frame(FrameKind.PING, 0, b"x" * 65), "PING"),
-        (HELLO + call("claim", None, None, None, [1], None) + write_frame(FrameKind.DATA, 1, b"x"), "no upload"),
+        (HELLO + call("claim", None, None, None, [1], None) + write_frame(FrameKind.DATA, 1, b"x"), "not an upload"),
     ],
 )
 async def test_what_is_not_the_protocol_is_told_and_ends_its_connection(
@@ -82,7 +82,7 @@ async def test_what_is_not_the_protocol_is_told_and_ends_its_connection(
         peer.writer.write(sent)
         assert why in await last_words(peer)
         [logged] = [each for each in caplog.records if each.levelno == logging.WARNING]
-        assert logged.getMessage().startswith("a connection was closed")
+        assert logged.getMessage() == "connection_refused"
 
 
 async def test_the_versions_that_the_server_speaks_are_told(clock: ManualClock) -> None:

@@ -220,4 +220,4 @@ def test_one_that_breaks_off_is_logged_and_ends_its_connection_alone(
 
     with caplog.at_level(logging.ERROR):
         run(test())
-    assert [record.message for record in caplog.records] == ["a call broke off"]
+    assert [record.message for record in caplog.records] == ["call_aborted"]

@@ -76,7 +76,7 @@ class DurableMemoryStore(MemoryStore):
         self._directory.is_closed = False
         await super().open(listener, runtime)
         for queue in self._directory._queues.values():
-            self._units.tell_deadline(queue, runtime.clock.now_ms())
+            self._units.report_deadline(queue, runtime.clock.now_ms())
         if (trim_at := self._journal.next_trim_at()) is not None:
             listener.deadline(trim_at)
         if (tick_at := self.schedules._schedule_index.first_at()) is not None:

@@ -435,7 +435,7 @@ def test_a_damaged_payload_is_never_handed_out_to_its_end(store: Store, number: 
     delivery = store.claim()
     assert delivery.pieces is not None
     engine = store.rocks._engine
-    key = keys.PIECES + keys.pack_blob_id(delivery.pieces.place) + number.to_bytes(4, "big")
+    key = keys.PIECES + keys.pack_blob_id(delivery.pieces.blob_id) + number.to_bytes(4, "big")
     good = engine.database.get(keys.INDEXES, key)
     assert good is not None
     _put(store, key, good[:-1] + bytes([good[-1] ^ 1]))

@@ -145,7 +145,7 @@ async def test_a_loop_that_was_held_up_is_warned_of(
         await t.start()
         t.clock.advance(40_000)  # all at once: nothing ran in between
         await t.advance(0)
-        assert "is 30.0 s late" in caplog.text
+        assert "late_s=30.0" in caplog.text
         t.assert_lost(id)
 
 
@@ -160,7 +160,7 @@ async def test_a_handler_near_the_longest_lease_is_warned_of_once_and_then_lost(
         await t.advance("47s")
         assert "max_lease" not in caplog.text
         await t.advance("5s")
-        assert caplog.text.count("the lease is lost after 60 s (max_lease_ms") == 1
+        assert caplog.text.count("max_lease_s=60") == 1
         await t.advance("10s")
         t.assert_lost(id)
 
@@ -257,9 +257,9 @@ async def test_heartbeats_that_fail_are_tried_again_until_they_pass(
             await turns()
         with pytest.raises(holdfast.MessageNotFound):
             await hf.queue("q").get(id)
-    assert caplog.text.count("the heartbeat for") == 1
-    assert caplog.text.count("is unreachable") == 1
-    assert caplog.text.count("is reachable again after") == 1
+    assert caplog.text.count("heartbeat_failed") == 1
+    assert caplog.text.count("server_unreachable") == 1
+    assert caplog.text.count("server_reachable") == 1
 
 
 async def test_without_heartbeats_until_the_leases_end_the_message_is_lost(clock: ManualClock, gate: Gate) -> None:

@@ -394,7 +394,7 @@ async def test_what_other_hooks_raise_is_logged_and_changes_nothing(
         await t.enqueue("q", 1)
         await t.run()
         assert t.stats("q").in_flight == 0
-    assert "hook after failed" in caplog.text
+    assert "hook_failed hook=after" in caplog.text
 
 
 # --- The log and the trace -------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ async def test_a_handler_that_cannot_be_imported_there_fails_no_message(caplog: 
         worker.handler("q", process=True)(broken_job.work)
         [id] = await hf.queue("q").enqueue(1)
         async with worker:
-            await until(lambda: "restarts in 0.25 s" in caplog.text)
+            await until(lambda: "restarts_in_s=0.25" in caplog.text)
         info = await hf.queue("q").get(id)
         assert (info.state, info.attempt, info.failures, info.releases) == (State.READY, 0, 0, 0)
     assert "this module does not like children" in caplog.text

@@ -105,7 +105,7 @@ async def test_a_process_that_does_not_start_in_its_time_costs_no_message_and_is
     worker, outcomes = make_worker(hf, clock)
     [id] = await hf.queue("q").enqueue("")
     async with worker:
-        await passing_until(clock, lambda: "restarts in 0.25 s" in caplog.text)
+        await passing_until(clock, lambda: "restarts_in_s=0.25" in caplog.text)
         assert "did not start within 60 s" in caplog.text
         info = await hf.queue("q").get(id)
         assert (info.state, info.attempt, info.failures) == (State.READY, 0, 0)

@@ -53,7 +53,7 @@ async def test_a_thread_past_its_timeout_is_counted_logged_with_its_stack_and_re
             await until(lambda: len(outcomes) == 2)
             assert outcomes == ["hang failed", "pass succeeded"]
             assert stuck(worker) == 1
-            [logged] = [each for each in caplog.records if "told to stop" in each.getMessage()]
+            [logged] = [each for each in caplog.records if "handler_still_running" in each.getMessage()]
             assert "self.let_go.wait(PATIENCE_S)" in logged.getMessage()
             trap.let_go.set()
             await until(lambda: stuck(worker) == 0)

@@ -32,9 +32,11 @@ def flush_segment(urls: list[str], is_over: bool, is_dry_run: bool, segment: Seg
     done = FlushResult(0, 0, 0) if is_dry_run or not reading.batches else flush(urls, reading.batches)
     open_calls = 0
     for node, epoch, shard in {(each.node, each.epoch, each.shard) for each in reading.batches}:
-        places = [] if is_dry_run else landed(urls, node, epoch, shard)
+        landed_ranges = [] if is_dry_run else landed(urls, node, epoch, shard)
         mine = [each for each in reading.batches if (each.node, each.epoch, each.shard) == (node, epoch, shard)]
-        open_calls += sum(not any(place in each for each in places) for batch in mine for place, _ in batch.calls)
+        open_calls += sum(
+            not any(number in each for each in landed_ranges) for batch in mine for number, _ in batch.calls
+        )
     return SegmentDone(
         path=segment.path,
         number=segment.number,

@@ -21,6 +21,7 @@ _state = msgspec.json.Decoder(StateOut)
 
 
 def write_ref(request: Any, ref: QueueRef) -> None:
+    """Write the names of a queue."""
     given = request.init("ref")
     given.tenant, given.queue = ref
 
@@ -36,6 +37,7 @@ def write_drafts(add: Any, drafts: Sequence[Draft]) -> None:
 
 
 def write_draft(upload: Any, draft: Draft) -> None:
+    """Write the message of an upload, without its payload."""
     _write_options(upload.init("options"), _options_of(draft))
 
 
@@ -73,6 +75,7 @@ def _write_options(out: Any, options: dict[str, Any]) -> None:
 
 
 def write_ask(poll: Any, ask: ClaimRequest, wait_ms: int | None) -> None:
+    """Write a claim request."""
     poll.numItems = ask.limit
     poll.waitMs = FOR_EVER if wait_ms is None else wait_ms
     poll.leaseMs = ask.lease_ms or 0
@@ -85,6 +88,7 @@ def write_ask(poll: Any, ask: ClaimRequest, wait_ms: int | None) -> None:
 
 
 def write_verdicts(request: Any, verdicts: Sequence[Verdict]) -> None:
+    """Write verdicts."""
     for out, verdict in zip(request.init("verdicts", len(verdicts)), verdicts, strict=True):
         out.kind = verdict.settle.value
         out.receipt = str(verdict.receipt)
@@ -104,6 +108,7 @@ def write_verdicts(request: Any, verdicts: Sequence[Verdict]) -> None:
 
 
 def enqueued_of(added: Any) -> list[Enqueued]:
+    """Return the results of an enqueue."""
     snowflakes = list(added.snowflakes)
     duplicates = list(added.duplicates) or [False] * len(snowflakes)
     correlation_ids = list(added.correlationIds) or [None] * len(snowflakes)
@@ -114,6 +119,7 @@ def enqueued_of(added: Any) -> list[Enqueued]:
 
 
 def deliveries_of(polled: Any) -> list[Delivery]:
+    """Return the deliveries of a claim."""
     return [_delivery_of(message) for message in polled.messages]
 
 
@@ -147,6 +153,7 @@ def _state_of(data: bytes) -> StateDocument:
 
 
 def results_of(response: Any) -> list[Result]:
+    """Return the results of verdicts."""
     return [_result_of(result) for result in response.results]
 
 
@@ -165,10 +172,12 @@ def _result_of(result: Any) -> Result:
 
 
 def stats_of(stats: Any) -> Stats:
+    """Return the counts of a queue."""
     return Stats(**_counts_of(stats))
 
 
 def summary_of(stats: Any) -> QueueSummary:
+    """Return a queue in a listing."""
     return QueueSummary(queue=stats.queue, **_counts_of(stats))
 
 

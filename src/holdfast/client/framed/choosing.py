@@ -79,12 +79,12 @@ def open_chosen_on_loop(url: str, settings: Mapping[str, Any], protocol: Protoco
             except Lost as lost:
                 reasons.append(f"{endpoint.url} does not accept the framed protocol: {lost.reason}")
             else:
-                _log.info("using the framed protocol with %s", endpoint.url)
+                _log.info("protocol_chosen protocol=framed url=%s", endpoint.url)
                 return transport
         reason = "; ".join(reasons)
         if protocol is Protocol.FRAMED:
             raise StoreUnavailable(f"{parsed.address.url} cannot be used over the framed protocol: {reason}", url=url)
-        _log.info("using HTTP with %s: %s", parsed.address.url, reason)
+        _log.info("protocol_chosen protocol=http url=%s reason=%s", parsed.address.url, reason)
         return HttpTransport(parsed)
 
     return AsyncHoldfast(connect, parsed.address.url)

@@ -64,6 +64,7 @@ class FramedClientConnection(asyncio.Protocol):
 
     @property
     def open_calls(self) -> int:
+        """Return the number of open calls."""
         return len(self._calls)
 
     @property

@@ -7,6 +7,7 @@ from holdfast.wire.http.shapes import given_correlation_id
 
 
 def enqueued_of(out: EnqueuedOut) -> Enqueued:
+    """Return the result of an enqueue from its document."""
     return Enqueued(
         snowflake=int(out.snowflake),
         given_correlation_id=given_correlation_id(out.id, out.correlation_id),
@@ -15,6 +16,7 @@ def enqueued_of(out: EnqueuedOut) -> Enqueued:
 
 
 def receipt_in(verdict: Verdict) -> str | ReceiptIn:
+    """Return the document of a receipt, with the options of its verdict if there are any."""
     receipt = str(verdict.receipt)
     if verdict.settle is Settle.NACK:
         return ReceiptIn(
@@ -31,6 +33,7 @@ def receipt_in(verdict: Verdict) -> str | ReceiptIn:
 
 
 def verdict_in(verdict: Verdict) -> VerdictIn:
+    """Return the document of a verdict that is sent with a claim."""
     return VerdictIn(
         receipt=str(verdict.receipt),
         verdict=verdict.settle,

@@ -62,10 +62,12 @@ class FileSource:
         return True
 
     def parts(self) -> Iterator[bytes]:
+        """Yield the parts of the file."""
         while part := self.read():
             yield part
 
     async def parts_async(self) -> AsyncIterator[bytes]:
+        """Yield the parts of the file, reading each in a thread."""
         # In a thread, because a slow disk must not hold up the event loop.
         while part := await asyncio.to_thread(self.read):
             yield part
@@ -87,12 +89,14 @@ class IterableSource:
         return False
 
     def parts(self) -> Iterator[bytes]:
+        """Yield the parts of the iterable, joined to larger ones."""
         joined = _Joined()
         for part in self._given:
             yield from joined.add(part)
         yield from joined.rest()
 
     async def parts_async(self) -> AsyncIterator[bytes]:
+        """Yield the parts of the iterable, which may be async, joined to larger ones."""
         if not hasattr(self._given, "__aiter__"):
             for part in self.parts():
                 yield part
@@ -160,6 +164,7 @@ async def open_source_async(source: Any) -> Opened:
 
 
 def open_path(path: Path) -> FileSource:
+    """Open a file by its path. The caller closes it."""
     return FileSource(io.FileIO(path), is_own=True)
 
 

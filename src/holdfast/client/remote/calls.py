@@ -163,7 +163,7 @@ class Calls(ABC, Generic[Req, Res]):
             except StoreUnavailable as error:
                 if not retry_state.has_responded or not retry_state.retries or retry_state.is_closed:
                     raise
-                _log.warning("server_unreachable, trying again: %s", error.message)
+                _log.warning("server_unreachable error=%s: trying again", error.message)
             await self.pause(rounds, _ROUND_MS)
             rounds += 1
 
@@ -172,12 +172,14 @@ class Calls(ABC, Generic[Req, Res]):
         await self.tasks.sleep(self._retry_state.pause_ms(retries, at_least_ms) / 1_000)
 
     def tries(self, *, is_repeatable: bool) -> Tries:
+        """Return the record of the tries of a new call."""
         return Tries(self._retry_state, is_repeatable=is_repeatable)
 
     # --- The end ---------------------------------------------------------------------------------------------------
 
     @property
     def is_closed(self) -> bool:
+        """Return whether the client is closed."""
         return self._retry_state.is_closed
 
     def check_open(self) -> None:

@@ -29,7 +29,8 @@ class Codec(Protocol[Req_co, Res]):
     def enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool) -> Req_co:
         """Return a request that enqueues. `is_shared`: the messages belong to several callers."""
 
-    def enqueued(self, response: Res) -> list[Enqueued]: ...
+    def enqueued(self, response: Res) -> list[Enqueued]:
+        """Return the results of an enqueue, one for each message."""
 
     def claim(
         self,
@@ -52,14 +53,18 @@ class Codec(Protocol[Req_co, Res]):
         `is_last`: also sent while the client is closing.
         """
 
-    def settled(self, response: Res, verdicts: list[Verdict]) -> list[Result]: ...
+    def settled(self, response: Res, verdicts: list[Verdict]) -> list[Result]:
+        """Return the result of each verdict. Raise the error of a call that was refused as a whole."""
 
     def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Req_co: ...
 
-    def part(self, response: Res) -> PayloadPart: ...
+    def part(self, response: Res) -> PayloadPart:
+        """Return the part of a payload in a response."""
 
-    def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> Req_co: ...
+    def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> Req_co:
+        """Return a request for an operation of the table that has no method of its own here."""
 
-    def operated(self, operation: Operation[Any, Any], request: Any, response: Res) -> Any: ...
+    def operated(self, operation: Operation[Any, Any], request: Any, response: Res) -> Any:
+        """Return the result of such an operation."""
 
     def upload(self, ref: QueueRef, draft: Draft, size: int | None) -> TransportUpload: ...

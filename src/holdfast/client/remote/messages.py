@@ -33,6 +33,8 @@ _MAX_COALESCERS = 1_000
 
 
 class RemoteMessages(Generic[Req, Res]):
+    """The calls on messages over one protocol, whose codec writes the requests."""
+
     def __init__(self, calls: Calls[Req, Res], codec: Codec[Req, Res], operations: OperationCalls) -> None:
         self._calls = calls
         self._codec = codec

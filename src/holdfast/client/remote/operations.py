@@ -15,6 +15,8 @@ A = TypeVar("A")
 
 
 class RemoteOperations(Generic[Req, Res]):
+    """The operations of the table over one protocol, whose codec writes the requests."""
+
     def __init__(self, calls: Calls[Req, Res], codec: Codec[Req, Res]) -> None:
         self._calls = calls
         self._codec = codec

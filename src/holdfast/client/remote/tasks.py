@@ -29,7 +29,8 @@ class WakeFlag(Protocol):
 
     def set(self) -> None: ...
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Clear the flag."""
 
     async def wait(self, at_most_s: float | None) -> None:
         """Wait until the flag is set, but at most `at_most_s` seconds; None waits for ever."""
@@ -178,6 +179,6 @@ class _ThreadWakeFlag:
 
 def _log_failure(error: BaseException) -> None:
     if isinstance(error, HoldfastError):
-        _log.warning("give_back_failed; the messages return when their leases expire: %s", error.message)
+        _log.warning("give_back_failed error=%s: the messages return when their leases expire", error.message)
     else:
-        _log.error("background work failed", exc_info=error)
+        _log.error("background_work_failed", exc_info=error)

@@ -120,5 +120,5 @@ def _public_error(error: Exception) -> HoldfastError:
         return error
     if isinstance(error, UnicodeDecodeError):
         return InvalidArgument("a text is not UTF-8")
-    _log.error("a call failed", exc_info=error)
+    _log.error("call_failed", exc_info=error)
     return Internal("the server failed; its log shows the cause")

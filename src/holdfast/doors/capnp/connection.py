@@ -143,6 +143,6 @@ class CapnpConnection:
         if isinstance(why, Malformed):
             address = self.stream.peer().get_extra_info("peername")
             _log.warning(
-                "a connection was closed because it sent invalid Cap'n Proto RPC or exceeded a limit",
+                "connection_refused",
                 extra={"reason": printable(str(why)), "address": str(address)},
             )

@@ -1,4 +1,5 @@
-"""The door of the framed protocol (docs/framed.md): any number of calls at once on one connection.
+"""Serve the framed protocol (docs/framed.md), in which one connection carries any number of calls at once.
 
-It speaks frames and decides nothing. Start with `connection.py`.
+It makes no decisions: a handler reads a call, calls the service, and writes the result.
+Start with `connection.py`, then `call.py`.
 """

@@ -1,4 +1,4 @@
-"""One open call: from its CALL to its one final answer."""
+"""One open call, from its CALL frame to its final response."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ class ConnectionLost(Exception):
 
 
 class FramedCall:
-    """One open call, as it is passed to its handler. The handler returns the body of the RESULT."""
+    """One open call, as its handler gets it. The handler returns the body of the RESULT frame."""
 
     __slots__ = (
         "_ended",
@@ -62,19 +62,19 @@ class FramedCall:
     def __init__(self, connection: "FramedConnection", number: int, size: int) -> None:
         self.connection = connection
         self.number = number
-        # Bytes of its frames that are kept in memory for it.
+        # The bytes of its frames that are held in memory.
         self.bytes_in_hand = size
-        # The name under which it is measured.
+        # The operation's name in metrics.
         self.operation = "unknown"
         # The queue of the call, once it is known.
         self.queue: QueueRef | None = None
         self.headers = _NO_HEADERS
         self.correlation_id: str | None = None
-        # The caller has sent CANCEL.
+        # True once the caller has sent CANCEL.
         self.is_cancelled = False
-        # Undoes the answer, if it does not leave.
+        # Called if the response is not sent, to undo the claim of its deliveries.
         self.give_back: GiveBack | None = None
-        # The payload that is on its way, of an upload.
+        # The payload of an upload, while it arrives.
         self.incoming: Incoming | None = None
         self.task: asyncio.Task[None] | None = None
         self._work: Coroutine[Any, Any, None] | None = None
@@ -84,9 +84,10 @@ class FramedCall:
     # --- For the connection ----------------------------------------------------------------------------------------
 
     def run(self, handler: Handler, given: CallFrame, *, is_short: bool) -> None:
-        """Carry the call out, as far as it goes at once and then whenever it can go on.
+        """Carry out the call: run it to its first wait now, and continue whenever its wait ends.
 
-        A short call waits for the store alone, and needs no task: one costs as much as everything else here.
+        A short call (`is_short`) waits only for the store. It gets no task, because a task would cost as much as
+        everything else here.
         """
         self.operation = operation_of(given)
         work = self._carry_out(handler, given)
@@ -97,13 +98,13 @@ class FramedCall:
             self._own(work)
 
     def refuse(self, error: HoldfastError) -> None:
-        """Answer a call that is not carried out."""
+        """Respond with an error to a call that is not carried out."""
         self.connection.door.observer.request(self.operation, None, error.code, 0.0)
         self._answer(FrameKind.ERROR, write_error(error))
         self._end()
 
     def cancel(self) -> None:
-        """End the wait of the call, because its caller has cancelled it."""
+        """End the wait of the call, because the caller has cancelled it."""
         self.is_cancelled = True
         self._stop_waiting()
 
@@ -113,11 +114,11 @@ class FramedCall:
 
     def _stop_waiting(self) -> None:
         if self._waiting is not None:
-            # Behind the first step of its task: cancelled before that, the work would never learn of it.
+            # Scheduled after the first step of its task: a task that is cancelled before that step never runs its work.
             self.connection.loop.call_soon(self._waiting.cancel)
 
     def ended(self) -> "asyncio.Future[None]":
-        """Return a future that is done once nothing of the call is left to do."""
+        """Return a future that is done once the call has ended completely."""
         if self.task is not None:
             return self.task
         if self._ended is None:
@@ -126,6 +127,7 @@ class FramedCall:
 
     @property
     def is_waiting(self) -> bool:
+        """Return whether the call waits in `wait`."""
         return self._waiting is not None
 
     # --- Running ---------------------------------------------------------------------------------------------------
@@ -141,7 +143,8 @@ class FramedCall:
             self._break_off(error)
         else:
             if getattr(waits_for, "_asyncio_future_blocking", False):
-                waits_for._asyncio_future_blocking = False  # as a task does: it says that the waiter has seen it
+                # A task resets this flag too: it tells asyncio that the future is being waited for.
+                waits_for._asyncio_future_blocking = False
                 waits_for.add_done_callback(self._go_on)
             else:
                 self._work = None
@@ -159,8 +162,8 @@ class FramedCall:
             self._break_off(error)
 
     def _break_off(self, error: BaseException) -> None:
-        """End the connection: every call is owed an answer, and this one has none."""
-        _log.error("a call broke off", exc_info=error)
+        """End the connection after an unexpected error, because this call can have no response."""
+        _log.error("call_aborted", exc_info=error)
         self._end()
         self.connection.abort()
 
@@ -171,7 +174,7 @@ class FramedCall:
             self._ended.set_result(None)
 
     async def _carry_out(self, handler: Handler, given: CallFrame) -> None:
-        """Carry the call out, from the check of its credential to its response. Raise nothing but `CancelledError`."""
+        """Carry out the call, from the check of its credential to its response. Raise nothing but `CancelledError`."""
         started_at = steady_s()
         connection = self.connection
         door = connection.door
@@ -198,7 +201,7 @@ class FramedCall:
             outcome = self._answer_error(error)
             if not is_known and outcome == "unauthenticated":
                 connection.note_tenant(UNIDENTIFIED)
-        # Metrics must not show the existence of a queue that the caller may not use.
+        # Metrics must not name a queue that the caller has no access to.
         queue = None if outcome in _OUTSIDERS else self.queue
         door.observer.request(self.operation, queue, outcome, steady_s() - started_at)
 
@@ -220,14 +223,17 @@ class FramedCall:
             }
 
     def _answer_error(self, error: Exception) -> str:
-        """Answer with an error, and return its code. A variable of the call itself would keep the error, whose
-        traceback keeps the call, until the next garbage collection."""
+        """Respond with an error, and return its code.
+
+        The error is a local variable of this function only. As a variable of `_carry_out` it would be part of a
+        reference cycle through its traceback, which only the garbage collector frees.
+        """
         sent = _error_to_send(error, self.correlation_id)
         self._answer(FrameKind.ERROR, write_error(sent))
         return sent.code
 
     def _answer(self, kind: FrameKind, body: bytes) -> None:
-        # From here on the number may be used again.
+        # From here on the caller may use the number for another call.
         self.connection.forget(self)
         give_back = self.give_back if kind is FrameKind.RESULT else None
         self.connection.send(kind, self.number, body, give_back)
@@ -236,27 +242,28 @@ class FramedCall:
 
     @property
     def tracing(self) -> Tracing:
+        """Return the tracing of the server."""
         return self.connection.door.tracing
 
     def ref(self, given: CallFrame) -> QueueRef:
-        """Return the queue of the call. The caller's own tenant and the queue `default` are the defaults."""
+        """Return the queue of the call. The default tenant is the caller's own, and the default queue is `default`."""
         caller = self.session.caller
         tenant = given.tenant
         ref = self.connection.door.names.ref(caller.own_tenant if tenant is None else tenant, given.queue)
         self.queue = ref
-        if caller.is_operator:  # anybody else's tenant is known by the credential
+        if caller.is_operator:  # the tenant of any other caller is known from its credential
             self.connection.note_tenant(ref.tenant)
         return ref
 
     def send_item(self, body: bytes, give_back: GiveBack) -> None:
-        """Send a piece of a stream; `give_back` undoes it if it does not leave."""
+        """Send one item of a stream. `give_back` is called if the item is not sent."""
         self.connection.send(FrameKind.ITEM, self.number, body, give_back)
 
     async def wait(self, work: Coroutine[Any, Any, T], *, measured_as: str | None = None) -> T | None:
-        """Return the result of something that may take long; None if the caller cancels the call meanwhile.
+        """Return the result of work that may take long; None if the caller cancels the call meanwhile.
 
-        Raise `ConnectionLost` if the connection is lost meanwhile. Work that is cut off while it waits undoes itself.
-        `measured_as` is the name of the operation if it does not end at once.
+        Raise `ConnectionLost` if the connection is lost meanwhile. Work that is cancelled while it waits undoes itself.
+        `measured_as` is the operation's name in metrics if the work does not end at once.
         """
         connection = self.connection
         if connection.is_lost or self.is_cancelled:
@@ -271,16 +278,16 @@ class FramedCall:
         try:
             return await working
         except asyncio.CancelledError:
-            if not self._is_left():  # it is this call that is cut off
+            if not self._is_left():  # this call itself is cancelled, not its work
                 raise
             return None
         finally:
-            # Nothing of a task that was cancelled may lead back to it: only a garbage collection would free it.
+            # A cancelled task must not be referenced from here: only the garbage collector frees such a cycle.
             self._waiting = None
             del working
 
     def _is_left(self) -> bool:
-        """Return whether the caller has cancelled this call; raise `ConnectionLost` if it is gone."""
+        """Return whether the caller has cancelled this call. Raise `ConnectionLost` if the connection is lost."""
         if self.connection.is_lost:
             raise ConnectionLost
         return self.is_cancelled
@@ -292,5 +299,5 @@ def _error_to_send(error: Exception, correlation_id: str | None) -> HoldfastErro
         return error
     if isinstance(error, UnicodeError):
         return InvalidArgument("a text is not UTF-8")
-    _log.error("a call failed", exc_info=error, extra={"correlation_id": correlation_id})
-    return Internal("the server failed to carry out this call; see its log")
+    _log.error("call_failed", exc_info=error, extra={"correlation_id": correlation_id})
+    return Internal("the server failed; its log shows the cause")

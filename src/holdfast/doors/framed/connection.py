@@ -1,9 +1,9 @@
 """One connection of the framed protocol.
 
 All frames of one read are parsed in a loop, and each CALL is begun at once. Responses that are ready by the end of the
-read, or in the same round of the event loop, are sent by one write.
+read, or in the same iteration of the event loop, leave in one write.
 
-While several tenants call at once, the bytes of a read are held back until it is the connection's turn (`HeldFrames`).
+While several tenants call at once, received bytes are held until the connection's turn (`HeldFrames`).
 """
 
 import asyncio
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 
 MAX_PING_BYTES = 64
-# A caller that is refused while it sends would lose the answer to a reset: what it still sends is read and dropped.
+# If the connection of a refused caller were closed while the caller still sends, a reset could destroy the response.
+# Therefore bytes are read and dropped for this time.
 LINGER_S = 1.0
-# The part of a frame that is kept in memory for a caller whose credential was not checked yet.
+# The maximum part of a frame that is held in memory before the credential of its caller has been checked.
 MAX_UNKNOWN_BYTES = 64 * 1_024
 
 
 class RefusedFrame(Exception):
-    """A frame that is not part of the protocol. The connection ends."""
+    """A frame that the protocol does not allow. The connection ends with this error."""
 
     def __init__(self, why: str, **facts: object) -> None:
         super().__init__(why)
@@ -50,6 +51,8 @@ class RefusedFrame(Exception):
 
 
 class FramedConnection(asyncio.Protocol):
+    """The asyncio protocol of one connection."""
+
     transport: asyncio.Transport
 
     def __init__(self, door: "FramedDoor") -> None:
@@ -59,12 +62,12 @@ class FramedConnection(asyncio.Protocol):
         self.responses = ResponseWriter(door.loop)
         self.reading = SocketReading(door.loop, self._has_waiting_call)
         self.credential = Credential(self)
-        # Its HELLO has come.
+        # True once the caller's HELLO has arrived.
         self.is_greeted = False
-        # Everything that comes from now on is dropped.
+        # True once all further received bytes are dropped.
         self.is_refused = False
         self.is_lost = False
-        # By number: the calls that are not answered. Besides them there are calls that are, and have not ended.
+        # The calls without a response yet, by number; and all calls that have not ended completely.
         self._open: dict[int, FramedCall] = {}
         self._calls: set[FramedCall] = set()
         self._bytes_in_hand = 0
@@ -74,10 +77,10 @@ class FramedConnection(asyncio.Protocol):
         self._held = HeldFrames(self, door.turns)
         self._patience = Patience(self, door.loop)
         self._is_closing = False
-        # The last answers are sent, and what the caller still sends is read and dropped.
+        # True once the last responses were written. Further received bytes are read and dropped.
         self._is_lingering = False
         self._has_aborted = False
-        # What turns and the limits of stalled callers go by.
+        # The calls begun and the frames read so far, by which turns and the time limits of slow callers are calculated.
         self.calls_begun = 0
         self.frames_read = 0
 
@@ -90,7 +93,7 @@ class FramedConnection(asyncio.Protocol):
         self.credential.peer = peer_of(transport)
         self.door.connections.add(self)
         self._patience.start()
-        if self.door.is_closed:  # by an upgrade that came too late
+        if self.door.is_closed:  # an upgraded connection that arrives after the door was closed
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -100,7 +103,7 @@ class FramedConnection(asyncio.Protocol):
         self.credential.stop()
         if exc is not None or self._has_aborted or self.responses.has_aborted or self.reading.has_aborted:
             self._unsent.give_back()
-        # Else it was closed, which happens behind the last byte.
+        # Otherwise the connection was closed, which happens after the last byte was sent.
         for call in [*self._calls]:
             call.leave()
         self.responses.stop()
@@ -116,7 +119,7 @@ class FramedConnection(asyncio.Protocol):
         self.balance_reading()
 
     def data_received(self, data: bytes) -> None:
-        self._patience.is_heard = True
+        self._patience.has_received = True
         if self._held.is_holding or self._turns.is_contended:
             self._held.take(data)
         else:
@@ -125,7 +128,7 @@ class FramedConnection(asyncio.Protocol):
     # --- Reading ---------------------------------------------------------------------------------------------------
 
     def parse(self, data: bytes) -> None:
-        """Parse the bytes of a read, and begin their calls."""
+        """Parse received bytes, and begin their calls."""
         if self.is_refused:
             return
         responses = self.responses
@@ -169,15 +172,15 @@ class FramedConnection(asyncio.Protocol):
             raise RefusedFrame(f"the body of a CALL is not MessagePack: {error}") from None
         else:
             if isinstance(given, UploadCall):
-                call.incoming = Incoming(call)  # its payload may come with this read
+                call.incoming = Incoming(call)  # its payload may be part of this read
             call.run(handler, given, is_short=is_short)
 
     def make_call(self, number: int, body: bytes) -> FramedCall:
-        """Return the call that a CALL begins."""
+        """Return the call that a CALL frame begins."""
         return FramedCall(self, number, len(body))
 
     def read_call(self, call: FramedCall, body: bytes) -> tuple[CallFrame, Handler, bool]:
-        """Return the content of a CALL, its handler, and whether the call is short, as `FramedCall.run` takes them.
+        """Return the content of a CALL frame, its handler, and whether the call is short, for `FramedCall.run`.
 
         Raise `InvalidArgument` or `NotMessagePack`.
         """
@@ -185,7 +188,7 @@ class FramedConnection(asyncio.Protocol):
         return given, *handler_of(given)
 
     def _take(self, kind: int, number: int, body: bytes) -> None:
-        """Take a frame that is no CALL."""
+        """Handle a frame of any kind but CALL."""
         if kind == FrameKind.HELLO:
             self.greet(body)
             return
@@ -197,7 +200,7 @@ class FramedConnection(asyncio.Protocol):
                 if call is not None:
                     call.cancel()
             case FrameKind.DATA | FrameKind.END:
-                # Without a call it was refused, and the refusal has crossed this on the way.
+                # Without an open call, the call was refused, and this frame was sent before the refusal arrived.
                 if call is not None:
                     self._take_payload(call, body, is_end=kind == FrameKind.END)
             case FrameKind.PING:
@@ -211,13 +214,14 @@ class FramedConnection(asyncio.Protocol):
 
     def _take_payload(self, call: FramedCall, part: bytes, *, is_end: bool) -> None:
         if call.incoming is None:
-            raise RefusedFrame(f"call {call.number} is no upload, and gets a payload")
+            raise RefusedFrame(f"call {call.number} is not an upload, so it must not send a payload")
         if is_end:
             call.incoming.take(b"")
         elif part:
             call.incoming.take(part)
 
     def greet(self, body: bytes) -> None:
+        """Take the caller's HELLO, and respond to the first one with the server's."""
         try:
             hello = read_client_hello(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -236,11 +240,11 @@ class FramedConnection(asyncio.Protocol):
                 self.send(FrameKind.GOING_AWAY, CONNECTION)
 
     def note_tenant(self, tenant: str) -> None:
-        """Learn whose call is being carried out."""
+        """Note the tenant of the current call."""
         self._held.note_tenant(tenant, self.credential.key)
 
     def balance_reading(self) -> None:
-        """Stop reading the socket while there is enough in memory, or the caller does not take its answers."""
+        """Pause reading while enough bytes are held in memory, or the caller does not read its responses."""
         if self.is_lost:
             return
         is_enough = (
@@ -257,11 +261,11 @@ class FramedConnection(asyncio.Protocol):
     # --- Calls -----------------------------------------------------------------------------------------------------
 
     def forget(self, call: FramedCall) -> None:
-        """Learn that a call is answered."""
+        """Note that a call has its final response."""
         self._open.pop(call.number, None)
 
     def discard(self, call: FramedCall) -> None:
-        """Learn that nothing of a call is left to do."""
+        """Note that a call has ended completely."""
         self.release_bytes(call)
         self._open.pop(call.number, None)
         self._calls.discard(call)
@@ -269,7 +273,7 @@ class FramedConnection(asyncio.Protocol):
             self._close()
 
     def keep_bytes(self, call: FramedCall, size: int) -> None:
-        """Learn of bytes that a call keeps in memory; of a negative number that it does so no longer."""
+        """Count bytes that a call holds in memory. A negative `size` means that it released them."""
         was_enough = self._bytes_in_hand > self.door.max_bytes_in_hand
         call.bytes_in_hand += size
         self._bytes_in_hand += size
@@ -277,10 +281,12 @@ class FramedConnection(asyncio.Protocol):
             self.balance_reading()
 
     def release_bytes(self, call: FramedCall) -> None:
+        """Count all bytes of a call as released."""
         if call.bytes_in_hand:
             self.keep_bytes(call, -call.bytes_in_hand)
 
     def count_uploads(self) -> int:
+        """Return the number of open uploads."""
         return sum(call.incoming is not None for call in self._calls)
 
     def in_hand(self) -> "set[asyncio.Future[None]]":
@@ -288,12 +294,13 @@ class FramedConnection(asyncio.Protocol):
         return {call.ended() for call in self._calls}
 
     def describe_calls(self) -> list[str]:
+        """Return the operation of each call that has not ended."""
         return [call.operation for call in self._calls]
 
     # --- Writing ---------------------------------------------------------------------------------------------------
 
     def send(self, kind: FrameKind, number: int, body: bytes = b"", give_back: GiveBack | None = None) -> None:
-        """Write a frame, by the end of this round of the loop. `give_back` is called if it does not leave."""
+        """Write a frame by the end of this iteration of the loop. `give_back` is called if it is not sent."""
         if self.is_lost:
             if give_back is not None:
                 give_back()
@@ -309,24 +316,24 @@ class FramedConnection(asyncio.Protocol):
             self._unsent.hold(self._written_bytes, give_back)
 
     def _sent_bytes(self) -> int:
-        """Return the bytes that the operating system is known to have taken."""
+        """Return the number of bytes that are known to have left for the operating system."""
         if self.transport.is_closing():
-            return 0  # a transport that has failed forgets what it was to write
+            return 0  # a transport that has failed drops its buffer, so the sizes say nothing
         return self._written_bytes - self.responses.unflushed_bytes - self.transport.get_write_buffer_size()
 
     # --- Ending ----------------------------------------------------------------------------------------------------
 
     def fail(self, why: str, **facts: object) -> None:
-        """End the connection, and say why."""
+        """End the connection with the error `why`, and log it."""
         address = self.transport.get_extra_info("peername")
         _log.warning(
-            "a connection was closed: it sent what is not the framed protocol, or too much or too little of it",
+            "connection_refused",
             extra={"reason": printable(why[:200]), "address": str(address)},
         )
         self.end_with(InvalidArgument(why, **facts))
 
     def end_with(self, error: HoldfastError) -> None:
-        """End the connection, and tell the caller of the error."""
+        """Send an error that concerns the whole connection, and end it."""
         if self.is_lost:
             return
         self.send(FrameKind.ERROR, CONNECTION, write_error(error))
@@ -340,21 +347,21 @@ class FramedConnection(asyncio.Protocol):
         self.loop.call_later(LINGER_S, self._close_socket)
 
     def go_away(self) -> None:
-        """Tell the caller to begin no more calls here."""
+        """Ask the caller to begin no more calls on this connection."""
         if self.is_greeted and not self.is_refused:
             self.send(FrameKind.GOING_AWAY, CONNECTION)
 
     def shut_down(self) -> None:
-        """End the connection as soon as no call is open on it."""
+        """End the connection as soon as it has no call."""
         self._is_closing = True
         if not self._calls:
             self._close()
 
     def _close(self) -> None:
-        """Close once everything that was written is sent, unless the caller stops reading.
+        """Close the connection once all written bytes have been sent, unless the caller stops reading.
 
-        Bytes of the caller that are unread when a socket closes reset the connection, and a reset may take the last
-        answers with it. So the caller may close first.
+        If a socket is closed while it has unread bytes, the connection is reset, and the caller may lose the last
+        responses. So the caller has `LINGER_S` to close first.
         """
         self.is_refused = True
         if self._is_lingering or self.is_lost:

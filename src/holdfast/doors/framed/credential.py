@@ -1,4 +1,4 @@
-"""Who is on a connection: the token of its latest HELLO, or its certificate."""
+"""The credential of a connection: the token of its latest HELLO, or its client certificate."""
 
 import asyncio
 import logging
@@ -17,9 +17,10 @@ _NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
 class Credential:
-    """Keeps what a caller says of itself. Every call is checked by it; a large frame is, before it is read.
+    """The credential of one connection.
 
-    `is_known`: it was good once, so that its caller may have large frames kept in memory.
+    Each call is checked by it, and so is the connection before it may send a large frame. `is_known` is true once a
+    check has succeeded; the connection's large frames may then be held in memory.
     """
 
     __slots__ = ("_checking", "_connection", "headers", "is_known", "peer")
@@ -27,34 +28,36 @@ class Credential:
     def __init__(self, connection: "FramedConnection") -> None:
         self._connection = connection
         self._checking: asyncio.Task[None] | None = None
-        # As HTTP's.
+        # The credential as HTTP headers, which the identity reads.
         self.headers = _NO_HEADERS
         self.peer: PeerCertificate | None = None
         self.is_known = connection.door.anyone is not None
 
     def take_token(self, token: str | None) -> None:
+        """Replace the token; None for none."""
         self.headers = (
             _NO_HEADERS if token is None else {AUTHORIZATION: b"Bearer " + token.encode("latin-1", "replace")}
         )
 
     @property
     def key(self) -> bytes | None:
-        """The token as it is remembered by whose turns it takes."""
+        """The token, by which the turns of requests remember the tenant; None without a token."""
         return self.headers.get(AUTHORIZATION)
 
     @property
     def is_checking(self) -> bool:
+        """Return whether a check is in progress."""
         return self._checking is not None
 
     def check(self) -> None:
-        """Check it now; its connection ends if it is not good."""
+        """Check the credential now. The connection ends if it is not valid."""
         if self._checking is None:
             self._checking = self._connection.loop.create_task(self._check())
             self._checking.add_done_callback(self._end_check)
             self._connection.balance_reading()
 
     def stop(self) -> None:
-        """Forget a check under way: the connection is lost."""
+        """Cancel the check in progress, because the connection is lost."""
         if self._checking is not None:
             self._checking.cancel()
 
@@ -69,6 +72,6 @@ class Credential:
     def _end_check(self, checking: "asyncio.Task[None]") -> None:
         self._checking = None
         if not checking.cancelled() and (error := checking.exception()) is not None:
-            _log.error("a credential could not be checked", exc_info=error)
+            _log.error("credential_check_failed", exc_info=error)
             self._connection.abort()
         self._connection.balance_reading()

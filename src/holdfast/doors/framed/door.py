@@ -45,15 +45,15 @@ class FramedDoor:
         self.tracing = tracing
         self.names = QueueRefs()
         self.connections: set[FramedConnection] = set()
-        # Room for the largest payload, or for a large batch of small ones; and for two such calls on one connection,
-        # beyond which it is not read until some are answered.
+        # A frame may have the largest payload, or a large batch of small ones. A connection may hold two such frames in
+        # memory; above that it is not read until some calls have ended.
         self.max_frame_bytes = max(16 << 20, max_payload + (1 << 20))
         self.max_bytes_in_hand = 2 * self.max_frame_bytes
-        # Calls that may be open on one connection.
+        # The maximum number of open calls on one connection.
         self.max_calls = MAX_CALLS
         self.keepalive_s = KEEPALIVE_S
         self.patience_s = FRAME_PATIENCE_S
-        # The body of the server's HELLO.
+        # The body of the server's HELLO frame.
         self.hello = write_hello(
             ServerHello(
                 version=VERSION,
@@ -65,7 +65,7 @@ class FramedDoor:
             )
         )
         self._identity = identity
-        # The session of a server that asks nobody who they are.
+        # The session of all callers of a server without authentication.
         self.anyone: Session | None = open_session(ANYONE) if isinstance(identity, Open) else None
         self._open_session = open_session
         self._sessions: dict[Caller, Session] = {}
@@ -76,10 +76,14 @@ class FramedDoor:
 
     @property
     def is_draining(self) -> bool:
+        """Return whether the server is shutting down."""
         return self._drain.is_draining
 
     async def session_of(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Session:
-        """Return the session of a call's credential. Asked for each call: a token ends on a connection, too."""
+        """Return the session of a caller. Raise `Unauthenticated` if its credential is missing or invalid.
+
+        Call this for each call, because a token may expire while its connection is open.
+        """
         caller = await self._identity.caller_of(headers, peer)
         session = self._sessions.get(caller)
         if session is None:
@@ -91,7 +95,7 @@ class FramedDoor:
     # --- Connections -----------------------------------------------------------------------------------------------
 
     async def start(self, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
-        """Listen on sockets that are bound. Raise `OSError` if one cannot."""
+        """Listen on sockets that are already bound. Raise `OSError` if that fails."""
         for each in sockets:
             server = await self.loop.create_server(self.connect, sock=each, ssl=tls, backlog=_BACKLOG)
             self._servers.append(server)
@@ -101,6 +105,7 @@ class FramedDoor:
         return FramedConnection(self)
 
     def discard(self, connection: FramedConnection) -> None:
+        """Note that a connection has ended."""
         self.connections.discard(connection)
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
@@ -112,26 +117,30 @@ class FramedDoor:
         return {future for connection in self.connections for future in connection.in_hand()}
 
     def describe_calls(self) -> str:
+        """Return the most frequent of the current calls with their numbers, for the log."""
         calls = Counter(call for connection in self.connections for call in connection.describe_calls())
         return ", ".join(f"{count} {call}" for call, count in calls.most_common(10))
 
     def begin_drain(self) -> None:
-        """Tell callers to begin no more calls here."""
+        """Ask callers to begin no more calls on their connections."""
         for connection in self.connections:
             connection.go_away()
 
     def stop_listening(self) -> None:
+        """Accept no more connections."""
         for server in self._servers:
             server.close()
 
     def cut_off(self) -> None:
-        """Drop every connection."""
+        """Abort all connections."""
         for connection in [*self.connections]:
             connection.abort()
 
     async def close(self, timeout_s: float) -> int:
-        """Close connections once their calls are answered. Return how many had to be dropped: their callers do not
-        read."""
+        """Close each connection once its calls have ended, and abort the remaining ones after `timeout_s`.
+
+        Return the number of aborted connections: their callers did not read.
+        """
         self.stop_listening()
         self.is_closed = True
         for connection in [*self.connections]:

@@ -15,7 +15,7 @@ from holdfast.wire.framed.calls import (
     UploadCall,
 )
 
-# By the type of the call: its handler, and whether it waits for the store alone, which needs no task.
+# By the type of the call: its handler, and whether the call is short, so that it needs no task (`FramedCall.run`).
 _HANDLERS: Mapping[type[CallFrame], tuple[Handler, bool]] = {
     EnqueueCall: (messages.enqueue, True),
     ClaimCall: (messages.claim, True),
@@ -29,4 +29,5 @@ _BY_NAME: tuple[Handler, bool] = (messages.operate, False)
 
 
 def handler_of(given: CallFrame) -> tuple[Handler, bool]:
+    """Return the handler of a call, and whether the call is short."""
     return _HANDLERS.get(type(given), _BY_NAME)

@@ -1,4 +1,4 @@
-"""Bytes of one connection that were read and wait for their tenant's turn to be parsed."""
+"""Hold received bytes of one connection until its tenant's turn to be served."""
 
 import struct
 from typing import TYPE_CHECKING
@@ -8,16 +8,15 @@ from holdfast.service.limits.request_turns import RequestTurns, TurnTaken
 if TYPE_CHECKING:
     from holdfast.doors.framed.connection import FramedConnection
 
-# Of a large frame, in one turn.
+# The part of a large frame that is parsed in one turn.
 _PART_BYTES = 16 * 1_024
 _LENGTH = struct.Struct(">I")
 
 
 class HeldFrames:
-    """Frames that a connection has read while tenants take turns. Each turn passes one of them on.
+    """The bytes that a connection has received and that wait for a turn. Each turn parses one frame.
 
-    While `is_holding` is true, the connection must add everything that it reads by `take`, even if tenants no longer
-    take turns.
+    While `is_holding` is true, the connection must pass further bytes to `take`, even if tenants no longer take turns.
     """
 
     __slots__ = ("_at", "_connection", "_data", "_is_in_line", "_name", "_turns", "is_full", "is_holding")
@@ -25,17 +24,17 @@ class HeldFrames:
     def __init__(self, connection: "FramedConnection", turns: RequestTurns) -> None:
         self._connection = connection
         self._turns = turns
-        # The bytes, and how many of them were handed on.
+        # The held bytes, and how many of them were parsed.
         self._data = b""
         self._at = 0
         self._is_in_line = False
         self._name = turns.name_connection()
         self.is_holding = False
-        # One read ahead is enough: the rest waits in the socket.
+        # True once a further read was added. That is enough to hold; the rest waits in the socket.
         self.is_full = False
 
     def note_tenant(self, tenant: str, credential: bytes | None) -> None:
-        """Learn whose call is being carried out, and by which verified credential that is known."""
+        """Note the tenant of the current call and, if known, the verified credential that identifies it."""
         turns = self._turns
         if tenant != turns.tenant:
             turns.note(tenant)
@@ -45,11 +44,11 @@ class HeldFrames:
                 turns.remember(credential, tenant)
 
     def note_credential(self, credential: bytes) -> None:
-        """Learn the credential of the calls to come."""
+        """Note the credential of the calls from now on."""
         self._name = self._turns.tenant_of(credential) or self._name
 
     def take(self, data: bytes) -> None:
-        """Go on at once if it is one frame and few of its tenant's came before it; otherwise hold it back."""
+        """Parse received bytes at once if they are one frame and its tenant has used few turns, else hold them."""
         if self.is_holding:
             self._data = self._data[self._at :] + data
             self._at = 0
@@ -63,7 +62,7 @@ class HeldFrames:
             self._wait()
 
     def take_turn(self) -> TurnTaken:
-        """Parse one of the frames that are held back, or a part of a large one."""
+        """Parse one held frame, or a part of a large one."""
         self._is_in_line = False
         if not self._data:  # the connection was lost
             return TurnTaken(0, 0)
@@ -83,7 +82,7 @@ class HeldFrames:
         return TurnTaken(connection.calls_begun - begun, len(part))
 
     def drop(self) -> None:
-        """Drop the frames that are held back."""
+        """Drop all held bytes."""
         self._data, self._at = b"", 0
         self.is_holding = self.is_full = False
 
@@ -93,7 +92,7 @@ class HeldFrames:
             self._turns.wait(self._name, self)
 
     def _frame_bytes(self, data: bytes, at: int) -> int:
-        """Return the bytes until the end of the first frame; they may be more than there are."""
+        """Return the number of bytes up to the end of the first frame, which may not all have arrived."""
         missing = self._connection.reader.missing
         if missing or len(data) - at < _LENGTH.size:
             return missing or len(data) - at

@@ -1,4 +1,4 @@
-"""The calls that every message goes through, and operations by name."""
+"""Handle the hot calls on messages, and the operations that are called by name."""
 
 from collections.abc import Coroutine
 from functools import partial
@@ -29,26 +29,27 @@ from holdfast.wire.operation import Target
 
 
 async def enqueue(call: FramedCall, given: EnqueueCall) -> bytes:
+    """Enqueue messages."""
     ref = call.ref(given)
     return write_enqueued(await enqueue_drafts(call, ref, with_correlation_ids(call, [*given.drafts])))
 
 
 def enqueue_drafts(call: FramedCall, ref: QueueRef, drafts: list[Draft]) -> Coroutine[Any, Any, list[Enqueued]]:
-    """Enqueue in the caller's trace, if it has one."""
+    """Enqueue messages, in the caller's trace if it has one."""
     if call.tracing.is_on or call.headers:
         return _enqueue_traced(call, ref, drafts)
     return call.session.enqueue(ref, drafts)
 
 
 async def _enqueue_traced(call: FramedCall, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
-    with call.tracing.enqueue(call.headers, ref, drafts) as (carrying, tell):
+    with call.tracing.enqueue(call.headers, ref, drafts) as (carrying, record):
         enqueued = await call.session.enqueue(ref, carrying)
-        tell(enqueued)
+        record(enqueued)
         return enqueued
 
 
 def with_correlation_ids(call: FramedCall, drafts: list[Draft]) -> list[Draft]:
-    """Return the drafts with the call's correlation id, where they have none of their own that is one."""
+    """Return the drafts, with the call's correlation id where they have no valid one of their own."""
     if call.correlation_id is None and not [each for each in drafts if each.correlation_id is not None]:
         return drafts
     return [
@@ -61,6 +62,7 @@ def with_correlation_ids(call: FramedCall, drafts: list[Draft]) -> list[Draft]:
 
 
 async def claim(call: FramedCall, given: ClaimCall) -> bytes:
+    """Claim messages, waiting for them as the call says."""
     ref = call.ref(given)
     deliveries = await _claim(call, ref, given.ask, given.wait_ms)
     _hold(call, ref, given.ask, deliveries)
@@ -68,6 +70,7 @@ async def claim(call: FramedCall, given: ClaimCall) -> bytes:
 
 
 async def exchange(call: FramedCall, given: ExchangeCall) -> bytes:
+    """Carry out verdicts and claim messages. The wait for messages begins once the verdicts are settled."""
     ref, verdicts = call.ref(given), [*given.verdicts]
     results, deliveries = await call.session.exchange(ref, [*verdicts], given.ask)
     call.tracing.settle(call.headers, ref, verdicts, results)
@@ -75,7 +78,7 @@ async def exchange(call: FramedCall, given: ExchangeCall) -> bytes:
         try:
             deliveries = await _claim(call, ref, given.ask, given.wait_ms)
         except HoldfastError:
-            # The verdicts are written, and the caller must learn of that.
+            # The verdicts are durable, so their results must be returned.
             if not verdicts:
                 raise
     _hold(call, ref, given.ask, deliveries)
@@ -84,14 +87,14 @@ async def exchange(call: FramedCall, given: ExchangeCall) -> bytes:
 
 async def _claim(call: FramedCall, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
     if wait_ms == 0:
-        return await call.session.claim(ref, ask, 0)  # the next pass answers, be it with nothing
+        return await call.session.claim(ref, ask, 0)  # the dispatcher's next pass ends this claim, so it needs no task
     call.connection.release_bytes(call)
     work = call.session.claim(ref, ask, wait_ms)
     return await call.wait(work, measured_as=call.operation + "_wait") or []
 
 
 def _hold(call: FramedCall, ref: QueueRef, ask: ClaimRequest, deliveries: list[Delivery]) -> None:
-    """Let deliveries go back that do not leave. A claim of a ledger stays: its caller reads it again by its number."""
+    """Give deliveries back if their response is not sent, except those of a ledger claim, which can be read again."""
     if deliveries:
         if ask.ledger is None:
             call.give_back = partial(call.session.give_back, ref, deliveries)
@@ -99,6 +102,7 @@ def _hold(call: FramedCall, ref: QueueRef, ask: ClaimRequest, deliveries: list[D
 
 
 async def read_part(call: FramedCall, given: ReadPartCall) -> bytes:
+    """Read part of the payload of a message that the caller holds."""
     return write_part(await call.session.read_part(call.ref(given), given.receipt, given.offset, given.limit))
 
 
@@ -106,6 +110,7 @@ async def read_part(call: FramedCall, given: ReadPartCall) -> bytes:
 
 
 async def settle(call: FramedCall, given: SettleCall) -> bytes:
+    """Carry out verdicts."""
     ref = call.ref(given)
     verdicts: list[Verdict] = [*given.verdicts]
     results = await call.session.settle(ref, verdicts)
@@ -117,6 +122,7 @@ async def settle(call: FramedCall, given: SettleCall) -> bytes:
 
 
 async def operate(call: FramedCall, given: CallFrame) -> bytes:
+    """Carry out the operation that the call names."""
     binding = NAMED[operation_of(given)]
     operation = binding.operation
     match operation.target:
@@ -129,7 +135,7 @@ async def operate(call: FramedCall, given: CallFrame) -> bytes:
     work = call.session.call(operation, ref, binding.request(given, ref))
     if not any(route.ends_with_caller for route in operation.routes):
         return binding.write_answer(await work)
-    # Steps that are done stay done; the same call again goes on from there.
+    # Completed steps stay done, and a repeated call continues there.
     answer = await call.wait(work)
     if answer is None:
         raise cancelled()
@@ -137,4 +143,5 @@ async def operate(call: FramedCall, given: CallFrame) -> bytes:
 
 
 def cancelled() -> StoreUnavailable:
-    return StoreUnavailable("the caller cancelled this call before it was through", cancelled=True)
+    """Return the error of a call that its caller has cancelled."""
+    return StoreUnavailable("the caller cancelled this call before it was complete", cancelled=True)

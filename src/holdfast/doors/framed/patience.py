@@ -1,4 +1,4 @@
-"""Time limits of a connection: for silence, and for a frame that has begun."""
+"""The time limits of one connection: for silence, and for an incomplete frame."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -8,28 +8,28 @@ from holdfast.wire.framed.frames import CONNECTION, FrameKind
 if TYPE_CHECKING:
     from holdfast.doors.framed.connection import FramedConnection
 
-# Without a word from the caller, until it is asked by PING whether it is there.
+# After this time without a byte, the caller is sent a PING.
 KEEPALIVE_S = 30.0
-# Silent for so many times as long, it is taken for gone.
+# After this number of such periods without a byte, the caller counts as lost.
 _SILENCES = 2.5
-# From the first byte of a frame until it must be whole, or go on at the rate below; and from the connection to HELLO.
+# The time limit for HELLO. Also the time after which an incomplete frame must arrive at the rate below.
 FRAME_PATIENCE_S = 10.0
 FRAME_BYTES_PER_S = 4_096
 _LOOKS = 4
 
 
 class Patience:
-    """Looks at one connection every few seconds, for as long as it is there. One timer serves all of its limits."""
+    """The timer of one connection, which checks all of its time limits every few seconds."""
 
     __slots__ = (
         "_begun_at_s",
         "_connection",
         "_frames_read",
-        "_heard_at_s",
-        "_is_asked",
+        "_is_pinged",
         "_loop",
+        "_received_at_s",
         "_timer",
-        "is_heard",
+        "has_received",
         "keepalive_s",
         "patience_s",
     )
@@ -38,34 +38,36 @@ class Patience:
         self._connection = connection
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        # Something came since the last look.
-        self.is_heard = False
+        # True if bytes have arrived since the last check.
+        self.has_received = False
         self.keepalive_s = connection.door.keepalive_s
         self.patience_s = connection.door.patience_s
-        self._heard_at_s = self._begun_at_s = loop.time()
-        # By the last look, frames that were read whole; while that is the same, the frame that has begun is the same.
+        self._received_at_s = self._begun_at_s = loop.time()
+        # The number of whole frames at the last check. If it is unchanged, the incomplete frame is still the same one.
         self._frames_read = 0
-        self._is_asked = False
+        self._is_pinged = False
 
     def start(self) -> None:
+        """Schedule the next check."""
         self._timer = self._loop.call_later(min(self.patience_s, self.keepalive_s) / _LOOKS, self._look)
 
     def stop(self) -> None:
+        """Make no more checks."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _look(self) -> None:
         now_s, connection = self._loop.time(), self._connection
-        if self.is_heard or connection.reading.is_paused:
-            # What a caller sends while it is not read is not heard.
-            self.is_heard = self._is_asked = False
-            self._heard_at_s = now_s
+        if self.has_received or connection.reading.is_paused:
+            # While reading is paused, bytes may have arrived that were not read.
+            self.has_received = self._is_pinged = False
+            self._received_at_s = now_s
         if not self._is_stalled(now_s) and not self._is_silent(now_s):
             self.start()
 
     def _is_stalled(self, now_s: float) -> bool:
-        """End a connection in the middle of a frame, or before its HELLO, that does not go on."""
+        """End the connection if its HELLO, or an incomplete frame, arrives too slowly. Return whether it was ended."""
         connection = self._connection
         held = connection.reader.held
         if connection.is_greeted and (
@@ -78,16 +80,16 @@ class Patience:
         if overtime_s < 0 or (held and held >= overtime_s * FRAME_BYTES_PER_S):
             return False
         what = "the rest of a frame" if held else "HELLO"
-        connection.fail(f"{what} did not arrive: send at least {FRAME_BYTES_PER_S} bytes a second")
+        connection.fail(f"{what} did not arrive: send at least {FRAME_BYTES_PER_S} bytes per second")
         return True
 
     def _is_silent(self, now_s: float) -> bool:
-        """Ask a connection that is silent whether it is there; end one that has not answered."""
-        silent_s = now_s - self._heard_at_s
+        """Send a PING to a silent caller, and end the connection without a response. Return whether it was ended."""
+        silent_s = now_s - self._received_at_s
         if silent_s >= self.keepalive_s * _SILENCES:
             self._connection.abort()
             return True
-        if silent_s >= self.keepalive_s and not self._is_asked:
-            self._is_asked = True
+        if silent_s >= self.keepalive_s and not self._is_pinged:
+            self._is_pinged = True
             self._connection.send(FrameKind.PING, CONNECTION, b"")
         return False

@@ -10,11 +10,11 @@ _MAX_SHOWN = 200
 
 
 class NotMessagePack(Exception):
-    """The body of a frame is not MessagePack. The connection ends."""
+    """The body of a frame is not MessagePack. The connection ends with this error."""
 
 
 def parse_call(body: bytes) -> CallFrame:
-    """Return the call in a CALL. Raise `InvalidArgument` or `NotMessagePack`."""
+    """Return the call in the body of a CALL frame. Raise `InvalidArgument` or `NotMessagePack`."""
     try:
         return read_call(body)
     except msgspec.ValidationError as error:
@@ -32,6 +32,6 @@ def _wrong_shape(text: str, path: str) -> InvalidArgument:
     if path == "[0]":
         known = sorted([*NAMED, *(operation_of(each) for each in HOT_CALLS)])
         return InvalidArgument(f"{text}: give one of the operations {', '.join(known)}", field="operation")
-    # Arguments by name are the fifth place; the places of the other calls have no names on the wire.
+    # The fifth element has the arguments by name. The elements of other calls have no names on the wire.
     field = path.removeprefix("[4].") or "call"
     return InvalidArgument(f"{field}: {text}", field=field)

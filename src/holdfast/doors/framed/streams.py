@@ -12,6 +12,7 @@ from holdfast.wire.framed.calls import SubscribeCall
 
 
 async def subscribe(call: FramedCall, given: SubscribeCall) -> bytes:
+    """Send deliveries as messages become ready, until the caller cancels or a wait ends without messages."""
     ref = call.ref(given)
     check_integer("prefetch", given.prefetch, 1, MAX_BATCH)
     if given.wait_ms is not None:
@@ -20,10 +21,10 @@ async def subscribe(call: FramedCall, given: SubscribeCall) -> bytes:
     subscription = await call.session.subscribe(ref, given.ask, given.prefetch, releases_at_end=given.release_on_leave)
     try:
         while True:
-            # What a slow caller has not taken yet is enough: the next messages stay claimable.
+            # Claim nothing more for a caller that reads slowly: the next messages stay claimable by others.
             await connection.responses.drained()
             deliveries = await call.wait(subscription.next(given.wait_ms))
-            if not deliveries:  # cancelled, or it waited as long as it was asked to, or the server is closing
+            if not deliveries:  # the caller cancelled, the wait timed out, or the server is shutting down
                 return write_nothing()
             call.tracing.deliver(call.headers, ref, deliveries)
             call.send_item(write_claimed(deliveries), partial(subscription.give_back, deliveries))

@@ -1,19 +1,19 @@
-"""Deliveries in frames that were written, but perhaps not sent. They are given back if the connection is lost first."""
+"""Deliveries in frames that may not have been sent yet. If the connection is lost, they are given back."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 
-# Rounds of the loop after which what was written is with the operating system, unless its buffers are full.
+# Iterations of the loop after which written bytes have left for the operating system, unless its buffers are full.
 _ROUNDS = 2
-# Between two looks while they are.
+# The time between two checks while they are full.
 _LOOK_S = 0.02
 
 
 class UnsentDeliveries:
-    """Frames with deliveries in them, by where they end in the bytes of the connection.
+    """The written frames with deliveries, by the position of their end in the bytes of the connection.
 
-    `sent_bytes` says how many bytes the operating system has taken.
+    `sent_bytes` returns the number of bytes that have left for the operating system.
     """
 
     __slots__ = ("_is_looking", "_loop", "_sent_bytes", "_waiting")
@@ -25,14 +25,14 @@ class UnsentDeliveries:
         self._is_looking = False
 
     def hold(self, end: int, give_back: Callable[[], None]) -> None:
-        """Call `give_back` if the connection is lost before its first `end` bytes have left."""
+        """Call `give_back` if the connection is lost before its first `end` bytes have been sent."""
         self._waiting.append((end, give_back))
         if not self._is_looking:
             self._is_looking = True
             self._loop.call_soon(self._look, _ROUNDS)
 
     def forget_sent(self) -> None:
-        """Drop the frames that have been sent by now."""
+        """Forget the frames that have been sent by now."""
         waiting = self._waiting
         if waiting:
             sent = self._sent_bytes()

@@ -1,4 +1,4 @@
-"""Uploads: enqueues whose payload arrives in DATA frames, at the speed of the store."""
+"""Uploads: enqueues whose payload arrives in DATA frames, no faster than the store accepts it."""
 
 import asyncio
 from collections import deque
@@ -11,9 +11,9 @@ from holdfast.wire.framed.calls import UploadCall
 from holdfast.wire.framed.frames import FrameKind
 from holdfast.wire.framed.greetings import write_credit
 
-# Bytes of an upload that may be under way, or in memory and not yet stored.
+# The bytes of an upload that may be on their way, or in memory and not yet stored.
 WINDOW_BYTES = 256 << 10
-# An upload must go on: a part at least this often.
+# An upload that sends no part for this long is refused.
 UPLOAD_PATIENCE_S = 60.0
 MAX_UPLOADS = 64
 
@@ -23,21 +23,23 @@ class Incoming:
 
     def __init__(self, call: FramedCall) -> None:
         self._call = call
-        # The end of the payload is an empty part.
+        # An empty part marks the end of the payload.
         self._parts: deque[bytes] = deque()
         self._window = WINDOW_BYTES
         self._changed = asyncio.Event()
 
     def take(self, part: bytes) -> None:
-        """Take a part of the payload; an empty one is its end."""
+        """Add a received part of the payload; an empty part marks its end."""
         self._window -= len(part)
         self._call.connection.keep_bytes(self._call, len(part))
         self._parts.append(part)
         self._changed.set()
 
     async def next(self) -> bytes:
-        """Return the next part, or nothing at the payload's end. Raise `InvalidArgument` for a caller that does not
-        keep to its window."""
+        """Return the next part; empty at the payload's end.
+
+        Raise `InvalidArgument` if the caller has sent more than its window allows.
+        """
         while not self._parts:
             self._changed.clear()
             await self._changed.wait()
@@ -54,6 +56,7 @@ class Incoming:
 
 
 async def upload(call: FramedCall, given: UploadCall) -> bytes:
+    """Enqueue a message whose payload is stored as it arrives."""
     if call.connection.count_uploads() > MAX_UPLOADS:
         raise RateLimited(f"a connection has at most {MAX_UPLOADS} uploads at a time", limit=MAX_UPLOADS)
     incoming = call.incoming
@@ -61,7 +64,7 @@ async def upload(call: FramedCall, given: UploadCall) -> bytes:
     ref = call.ref(given)
     [draft] = with_correlation_ids(call, [given.draft])
     if draft.payload:
-        raise InvalidArgument("an upload's message has an empty payload: it comes in DATA", field="payload")
+        raise InvalidArgument("the message of an upload must have no payload: send it in DATA frames", field="payload")
     uploading = await call.session.upload(ref, draft)
     try:
         while part := await _next(call, incoming):
@@ -77,7 +80,7 @@ async def _next(call: FramedCall, incoming: Incoming) -> bytes:
         async with asyncio.timeout(UPLOAD_PATIENCE_S):
             part = await call.wait(incoming.next())
     except TimeoutError:
-        raise InvalidArgument(f"nothing more of the payload came for {UPLOAD_PATIENCE_S:g} s") from None
+        raise InvalidArgument(f"no part of the payload arrived for {UPLOAD_PATIENCE_S:g} s") from None
     if part is None:
         raise cancelled()
     return part

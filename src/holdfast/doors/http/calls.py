@@ -260,7 +260,7 @@ def error_answer(error: Exception, correlation_id: str) -> tuple[int, bytes, Raw
     An unexpected error is logged here. The caller gets only `Internal`, because its text may show internal details.
     """
     if not isinstance(error, HoldfastError):
-        _log.error("a call failed", exc_info=error, extra={"correlation_id": correlation_id})
+        _log.error("call_failed", exc_info=error, extra={"correlation_id": correlation_id})
         error = Internal("the server failed; its log shows the cause", correlation_id=correlation_id)
     headers: RawHeaders = [JSON_TYPE, (b"x-correlation-id", correlation_id.encode()), *retry_after(error)]
     if error.code == "unauthenticated":

@@ -112,11 +112,11 @@ class FileKeys:
         try:
             self.keys = self._read()
         except OSError as error:
-            _log.warning("jwt_keys: the file cannot be read; the previous keys remain valid: %s", error.strerror)
+            _log.warning("jwt_keys_unreadable error=%s: the previous keys remain valid", error.strerror)
         except UnusableKeys as error:
-            _log.warning("jwt_keys: the file is not usable; the previous keys remain valid: %s", error)
+            _log.warning("jwt_keys_unusable error=%s: the previous keys remain valid", error)
         else:
-            _log.info("jwt_keys: loaded %d keys from the changed file", len(self.keys.all))
+            _log.info("jwt_keys_loaded keys=%d", len(self.keys.all))
 
     def _stat(self) -> tuple[int, int, int] | None:
         found = os.stat(self._path)
@@ -187,7 +187,7 @@ class UrlKeys:
             wait_ms = RENEWAL_MS if self._document else FIRST_KEYS_RETRY_MS
             self.check_at = self._clock.now_ms() + wait_ms
             why = str(error) if isinstance(error, UnusableKeys) else type(error).__name__
-            _log.warning("jwt_keys: could not fetch keys from the URL; the previous keys remain valid: %s", why)
+            _log.warning("jwt_keys_not_fetched error=%s: the previous keys remain valid", why)
         else:
             self._has_failed = False
             now = self._clock.now_ms()

@@ -47,6 +47,7 @@ class ArchiveSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_sound(self) -> bool:
+        """Return True if the run was not stopped by a gap, and the counts of every check agree."""
         return not self.is_stopped and all(each.is_met for each in self.checks)
 
 

@@ -52,10 +52,12 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def violation_count(self) -> int:
+        """Return the number of all violations."""
         return sum(self.broken.values())
 
     @property
     def is_sound(self) -> bool:
+        """Return True if no rule was violated."""
         return not self.broken
 
 

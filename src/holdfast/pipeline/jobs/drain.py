@@ -34,6 +34,7 @@ class DrainSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_sound(self) -> bool:
+        """Return True if the counts of every check agree."""
         return all(each.is_met for each in self.checks)
 
 

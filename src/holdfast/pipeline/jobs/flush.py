@@ -58,6 +58,7 @@ class FlushSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_sound(self) -> bool:
+        """Return True if the counts of every check agree."""
         return all(each.is_met for each in self.checks)
 
 

@@ -21,6 +21,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_met(self) -> bool:
+        """Return True if the two counts are equal."""
         return self.expected == self.found
 
     def __str__(self) -> str:

@@ -46,7 +46,8 @@ class LakeTable(Protocol):
         """The directory, below `directory`, for files that will be appended. Readers ignore it before the commit."""
         ...
 
-    def exists(self) -> bool: ...
+    def exists(self) -> bool:
+        """Return whether the table was created."""
 
     def mark(self, writer: str) -> Mark | None:
         """Return the mark of the writer's last commit, or None before its first."""

@@ -91,7 +91,7 @@ def _grid(scale: _Scale, top: float, format: Format) -> list[str]:
         y = scale.y(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(format(value))}</text>')
-    shown = _label_places(len(scale.starts_ms))
+    shown = _label_positions(len(scale.starts_ms))
     for number in shown:
         at = scale.starts_ms[number]
         anchor = "start" if number == 0 else "end" if number == len(scale.starts_ms) - 1 else "middle"
@@ -102,7 +102,7 @@ def _grid(scale: _Scale, top: float, format: Format) -> list[str]:
     return parts
 
 
-def _label_places(steps: int) -> list[int]:
+def _label_positions(steps: int) -> list[int]:
     if steps < 2:
         return list(range(steps))
     return sorted({0, steps - 1, (steps - 1) // 3, 2 * (steps - 1) // 3} if steps > 5 else {0, steps - 1})

@@ -19,7 +19,8 @@ class StoredMessages(Protocol):
 
     def refs(self) -> list[QueueRef]: ...
 
-    def infos(self, ref: QueueRef) -> Iterator[Info]: ...
+    def infos(self, ref: QueueRef) -> Iterator[Info]:
+        """Yield the messages of a queue with their payloads."""
 
     def close(self) -> None: ...
 

@@ -53,6 +53,7 @@ class LakeTarget:
 
     @property
     def shape(self) -> TableShape:
+        """Return the columns and the layout of the table."""
         return TABLES[self.name]
 
     @property

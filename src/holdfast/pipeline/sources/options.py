@@ -107,14 +107,17 @@ class StoreAddress:
 
     @property
     def address(self) -> str:
+        """Return the URL, read from its file if it was given in one."""
         return self.url if self.url is not None else _read("urlFile", self.url_file or "")
 
     @property
     def is_http(self) -> bool:
+        """Return whether it is the URL of a server."""
         return self.address.lower().startswith(("http://", "https://"))
 
     @property
     def is_postgres(self) -> bool:
+        """Return whether it names databases of PostgreSQL."""
         return self.address.lower().startswith(("postgres://", "postgresql://"))
 
     @property

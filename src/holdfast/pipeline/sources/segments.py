@@ -55,6 +55,7 @@ class Logs:
     open: OpenLog
 
     def segments(self) -> dict[str, list[int]]:
+        """Return the numbers of the complete segments of each log."""
         found = [log for path in self.paths for log in self.find(path)]
         return {log: self.open(log, self.is_over).numbers() for log in found}
 

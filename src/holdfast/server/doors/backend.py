@@ -11,7 +11,7 @@ from holdfast.telemetry.trace import Tracing
 
 
 class Backend(Protocol):
-    """A store with its services: in this process, or in the store process that it is reached through."""
+    """A store with its services, either in this process or in the store process."""
 
     def open_session(self, caller: Caller) -> Session:
         """Return the services as this caller may use them."""
@@ -20,7 +20,7 @@ class Backend(Protocol):
         """Return what is wrong although the store takes calls. Raise `StoreUnavailable` while it cannot be used."""
 
     def request_turns(self) -> RequestTurns:
-        """Return an object that decides whose request is read next. The doors of a process share one."""
+        """Return an object that decides which request is read next. The doors of a process share one."""
 
     def begin_drain(self) -> None:
         """End every wait with an empty result, and let no call wait from now on."""
@@ -29,11 +29,11 @@ class Backend(Protocol):
 class DoorMetrics(CallObserver, Protocol):
     """The metrics of the server that a door belongs to."""
 
-    # The turns that tenants take at the sockets of this process.
+    # The turns of requests at the sockets of this process; None before the doors start.
     turns: Turns | None
 
     async def render(self) -> bytes:
-        """Return the text of a scrape, in Prometheus' format."""
+        """Return the metrics in the Prometheus text format."""
 
 
 class DoorTelemetry(NamedTuple):

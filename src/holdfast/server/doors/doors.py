@@ -27,12 +27,12 @@ _log = logging.getLogger("holdfast")
 
 MakeDoor = Callable[[Backend, Identity, Drain, DoorTelemetry, Settings, FramedOffer | None], HttpDoor]
 
-# Past its grace a server cuts off what is left, and waits this long for that.
+# After its grace a server cuts off the remaining calls, and waits this long for their end.
 LAST_S = 2.0
 
 
 class _SideDoor(Protocol):
-    """A door beside HTTP, as far as its end is concerned."""
+    """A door beside HTTP, as the drain and the close of a server use it."""
 
     def in_hand(self) -> "set[asyncio.Future[Any]]": ...
 
@@ -46,7 +46,7 @@ class _SideDoor(Protocol):
 
 
 class Doors:
-    """HTTP, the framed protocol, and Cap'n Proto where it has a port, on ports that are bound."""
+    """The doors of one process on bound ports: HTTP, the framed protocol, and Cap'n Proto if it has a port."""
 
     def __init__(
         self, ports: Ports, settings: Settings, tls: ssl.SSLContext | None, make_door: MakeDoor = make_door
@@ -83,7 +83,7 @@ class Doors:
             await self._listen("http", self._http.start(self._ports.sockets["http"]))
             await self._listen("framed", framed.start(self._ports.sockets["framed"], self._tls))
             if self._ports.sockets["capnp"]:
-                # Imported here: a server without this door need not have pycapnp.
+                # Imported here, because a server without this door works without pycapnp.
                 from holdfast.doors.capnp.door import CapnpDoor
 
                 capnp = CapnpDoor(**common)
@@ -95,7 +95,7 @@ class Doors:
         setting = setting_of(door)
         try:
             await starting
-        except OSError as error:  # another program was the first to listen on the port
+        except OSError as error:  # another program has started to listen on the port since it was bound
             if door == "http":
                 raise_bind_error(self._settings.host, self._settings.port, error)
             raise Unavailable(
@@ -106,15 +106,15 @@ class Doors:
     async def drain(self, end_waits: Callable[[], None], deadline: float) -> bool:
         """Refuse new calls, finish those under way, and close the connections.
 
-        `end_waits` ends the waits of the calls under way. Past `deadline`, on the loop's clock, the remaining calls are
-        cut off. Return whether every call was finished and every response taken.
+        `end_waits` ends the waits of the calls under way. At `deadline`, on the loop's clock, the remaining calls are
+        cut off. Return whether every call has finished and every caller has read its response.
         """
         http = self._http
         assert http is not None
         grace_s = self._settings.shutdown_grace_ms / 1_000
         in_hand = http.connections.in_hand().union(*(each.in_hand() for each in self._side))
         _log.info(
-            "told to stop: finishing what is in hand; another signal ends it at once",
+            "drain_started: finishing the calls under way; a second signal ends the server at once",
             extra={"calls_in_hand": len(in_hand), "grace_s": grace_s},
         )
         self._drain.begin()
@@ -128,8 +128,8 @@ class Doors:
         if remaining:
             calls = [http.connections.describe_calls(), *(each.describe_calls() for each in self._side)]
             extra = {"calls_in_hand": len(remaining), "calls": ", ".join(filter(None, calls))}
-            _log.error("calls were still in hand after %gs and are cut off", grace_s, extra=extra)
-            # To a call this is a caller that left: its deliveries are given back.
+            _log.error("calls_cut_off grace_s=%g", grace_s, extra=extra)
+            # For a call this is the same as a caller that leaves: its deliveries are given back.
             http.connections.cut_off()
             for each in self._side:
                 each.cut_off()
@@ -138,7 +138,7 @@ class Doors:
         unread = await self._close_side_doors(deadline)
         unread += await http.close(deadline, at_least_s=LAST_S / 4)
         if unread:
-            _log.error("callers did not take their answers within %gs", grace_s, extra={"connections": unread})
+            _log.error("responses_not_read grace_s=%g", grace_s, extra={"connections": unread})
         return not remaining and not unread
 
     async def _close_side_doors(self, deadline: float) -> int:
@@ -149,7 +149,7 @@ class Doors:
         return unread
 
     async def close(self) -> None:
-        """Listen no more, and drop the connections that a drain has not closed."""
+        """Stop listening, and abort the connections that a drain has not closed."""
         if self._http is not None:
             self._http.stop_listening()
         while self._side:

@@ -1,4 +1,4 @@
-"""The HTTP server: sockets that listen, and the end of their connections."""
+"""The HTTP server: its listening sockets, and the end of its connections."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ _LINGER_S = 0.2
 
 
 class HttpServer:
-    """HTTP on bound sockets. It handles no signals."""
+    """An HTTP server on bound sockets. It handles no signals."""
 
     def __init__(
         self,
@@ -30,19 +30,20 @@ class HttpServer:
         self._listening: list[asyncio.Server] = []
 
     async def start(self, sockets: list[socket.socket]) -> None:
-        """Listen on sockets that are bound. Raise `OSError` if one cannot."""
+        """Listen on sockets that are already bound. Raise `OSError` if that fails."""
         loop = asyncio.get_running_loop()
         for each in sockets:
             server = await loop.create_server(self.connections.make, sock=each, ssl=self._tls, backlog=_BACKLOG)
             self._listening.append(server)
 
     async def close(self, deadline: float, *, at_least_s: float) -> int:
-        """Stop listening, and end the connections. Return how many had to be cut, because their callers do not read."""
+        """Stop listening, and close the connections. Return the number of aborted ones: their callers did not read."""
         loop = asyncio.get_running_loop()
         self.stop_listening()
         await self.connections.emptied(min(_LINGER_S, deadline - loop.time()))
         return await self.connections.close(max(deadline - loop.time(), at_least_s))
 
     def stop_listening(self) -> None:
+        """Accept no more connections."""
         for each in self._listening:
             each.close()

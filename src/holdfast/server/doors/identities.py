@@ -1,4 +1,4 @@
-"""The HTTP door of a server and the callers it lets in, from the settings."""
+"""The HTTP door of a server and its identities, made from the settings."""
 
 from holdfast.clock import Clock
 from holdfast.doors.http.app import HttpDoor
@@ -13,6 +13,7 @@ from holdfast.service.drain import Drain
 
 
 def identity_of(settings: Settings, clock: Clock) -> Identity:
+    """Return the identity of a server with these settings. Raise `InvalidArgument` for unusable ones."""
     return make_identity(
         clock=clock,
         jwt_secret=None if settings.jwt_secret is None else settings.jwt_secret.reveal(),
@@ -24,6 +25,7 @@ def identity_of(settings: Settings, clock: Clock) -> Identity:
 
 
 def scrapers_of(settings: Settings, identity: Identity) -> ScraperIdentity:
+    """Return the identity for callers of the metrics; None if it is that of all other calls."""
     token = settings.metrics_token
     return ScraperIdentity(identity, token=None if token is None else token.reveal(), is_public=settings.metrics_public)
 
@@ -47,6 +49,7 @@ def make_door(
     settings: Settings,
     framed: FramedOffer | None = None,
 ) -> HttpDoor:
+    """Return the HTTP door of a server with these settings."""
     health = Health(
         drain=drain,
         check_store=backend.check_store,

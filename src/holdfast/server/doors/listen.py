@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 from holdfast.model.errors import InvalidArgument, Unavailable
 from holdfast.server.settings import Settings
 
-# Errors of bind for an address that this machine does not have. A name may have several; one that works is enough.
+# Errors of `bind` for an address that this machine does not have. A host name may have several addresses, of which one
+# has to work.
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -17,7 +18,7 @@ def listening_sockets(settings: Settings, *, is_shared: bool = False) -> list[so
     """Return bound sockets, one for each address of the host. They do not listen yet.
 
     `is_shared`: other processes may bind the same address. Raise `Unavailable` if the port is in use, and
-    `InvalidArgument` for a host that is unknown, or that other machines reach while no identities are configured.
+    `InvalidArgument` for an unknown host, or one that other machines can reach while no identities are configured.
     """
     addresses = _addresses(settings.host, settings.port)
     if not settings.has_identities:
@@ -43,13 +44,14 @@ def listening_sockets(settings: Settings, *, is_shared: bool = False) -> list[so
             _close(sockets)
             raise_bind_error(settings.host, port, error)
         sockets.append(bound)
-        port = bound.getsockname()[1]  # of port 0: the other addresses use the same one
+        port = bound.getsockname()[1]  # port 0 gives a free port; the other addresses use the same one
     if not sockets and failure is not None:
         raise_bind_error(settings.host, port, failure)
     return sockets
 
 
 def raise_bind_error(host: str, port: int, error: OSError) -> NoReturn:
+    """Raise `Unavailable` for a port in use, and `InvalidArgument` for any other failure to bind or listen."""
     if error.errno == errno.EADDRINUSE:
         raise Unavailable(
             f"port {port} of {host} is in use by another program: stop it, or give another --port (0: any free one)"
@@ -61,12 +63,14 @@ def raise_bind_error(host: str, port: int, error: OSError) -> NoReturn:
 
 
 def url_of(sockets: list[socket.socket], settings: Settings) -> str:
+    """Return the URL of an HTTP port, with the configured host."""
     port = sockets[0].getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"{'https' if settings.tls_cert else 'http'}://{host}:{port}"
 
 
 def make_tls(settings: Settings) -> ssl.SSLContext | None:
+    """Return the TLS context; None without a certificate. Raise `InvalidArgument` for an unusable file."""
     if settings.tls_cert is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -81,7 +85,7 @@ def make_tls(settings: Settings) -> ssl.SSLContext | None:
         key = settings.tls_key or settings.tls_cert
         raise InvalidArgument(
             f"tls_cert {settings.tls_cert!r} and its key in {key!r} are not a certificate and its key, in PEM and not "
-            f"encrypted: {error.reason or 'nothing of the kind found'}",
+            f"encrypted: {error.reason or 'no certificate found'}",
             setting="tls_cert",
         ) from None
     if settings.tls_client_ca is not None:
@@ -112,7 +116,7 @@ def _check_loopback(host: str, addresses: list[str]) -> None:
     if all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
         return
     raise InvalidArgument(
-        f"host {host!r} can be reached from other machines, and no identities are configured, so that anybody there "
+        f"host {host!r} can be reached from other machines, and no identities are configured, so anyone there "
         "could do everything: set jwt_secret or jwt_keys (tokens), or tls_cert, tls_client_ca and mtls_tenants "
         "(certificates), or listen on 127.0.0.1",
         setting="host",

@@ -1,7 +1,7 @@
-"""The ports of a server: HTTP's, and those of Cap'n Proto and the framed protocol where the settings give them one.
+"""The ports of a server: one for HTTP, and one for each other door whose port is configured.
 
-They are bound before the store is opened, so that a port in use is reported at once, and listened on after it: until
-then callers are refused instead of being kept waiting.
+Ports are bound before the store is opened, so that a port in use is reported at once. The doors listen on them after
+that, so that early callers are refused instead of being kept waiting.
 """
 
 import socket
@@ -27,23 +27,23 @@ class Urls(NamedTuple):
     framed: str | None
 
     def named(self, name: str) -> dict[str, str]:
-        """Return those of the doors beside HTTP as fields of a log line, each named after its door."""
+        """Return the URLs of the doors beside HTTP as fields of a log line: the door's name, `_`, and `name`."""
         others = {"capnp": self.capnp, "framed": self.framed}
         return {f"{door}_{name}": url for door, url in others.items() if url is not None}
 
 
 class Ports:
-    """Bound sockets of every door of a server."""
+    """The bound sockets of all doors of a server."""
 
     def __init__(self, settings: Settings, *, is_shared: bool = False) -> None:
-        """Bind them. Raise `Unavailable` for a port in use, and `InvalidArgument` for an address that cannot be bound.
+        """Bind the ports. Raise `Unavailable` for a port in use, and `InvalidArgument` for an unusable address.
 
         `is_shared`: other processes of this user may bind the same ports, and the system spreads new connections over
         the processes that listen.
         """
         self._settings = settings
         self.sockets: dict[str, list[socket.socket]] = {}
-        # The numbers of the bound ports, by setting; known after they are closed, too.
+        # The numbers of the bound ports, by setting. They stay here after `close`.
         self.numbers: dict[str, int] = {}
         try:
             for door, setting in _SETTINGS.items():
@@ -71,6 +71,7 @@ class Ports:
 
     @property
     def urls(self) -> Urls:
+        """The URLs of all doors."""
         return Urls(**{door: self._url(door) for door in _SETTINGS})  # type: ignore[arg-type]  # HTTP always has one
 
     def _url(self, door: str) -> str | None:
@@ -81,6 +82,7 @@ class Ports:
         return f"{_SCHEMES[door][scheme == 'https']}:{rest}"
 
     def close(self) -> None:
+        """Close all sockets."""
         for sockets in self.sockets.values():
             for each in sockets:
                 each.close()
@@ -92,4 +94,5 @@ def setting_of(door: str) -> str:
 
 
 def flag_of(setting: str) -> str:
+    """Return the flag of a setting."""
     return f"--{setting.replace('_', '-')}"

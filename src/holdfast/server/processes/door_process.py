@@ -1,13 +1,13 @@
 """A door process: it serves callers on the ports of the server, and forwards their calls to the store process.
 
-The store process starts it with `python -m holdfast.server.processes.door_process`, and talks to it by its standard
+The store process starts it with `python -m holdfast.server.processes.door_process`. They communicate by its standard
 input and output:
 
-    in      what to serve (`DoorStart`, pickled, behind 8 bytes of length), then a line "drain" when it is to end
-    out     one line of JSON: that it serves, or why it cannot
+    in      8 bytes of length and a pickled `DoorStart`, then the line "drain" to end it
+    out     one line of JSON (`DoorState`): it is serving, or the error that prevents it
 
-The end of its input means that the store process is gone. The door process then exits at once, because its calls could
-no longer be carried out.
+The end of the input means that the store process has ended. The door process then exits at once, because its calls
+could no longer be carried out.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ from holdfast.wire.errors import error_document
 LENGTH_BYTES: Final = 8
 DRAIN: Final = b"drain\n"
 
-# Calls under way on all links of a server, at most. The store commits those of a moment together, so it needs some;
-# a caller waits for all that came before its own.
+# The maximum number of calls under way on all links of a server. The store commits concurrent calls together, so it
+# needs some; but each new call waits for those before it.
 _MOST_AT_ONCE = 256
 _FEWEST_AT_ONCE = 16
 
@@ -56,7 +56,7 @@ class DoorStart(msgspec.Struct, frozen=True, kw_only=True):
     """The task of a door process."""
 
     number: int
-    # With the ports that the server has bound.
+    # Their ports are the numbers that the server has bound.
     settings: Settings
     link: LinkAddress
     log_format: str
@@ -66,7 +66,7 @@ class DoorState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The line that a door process writes once its start is decided."""
 
     is_serving: bool
-    # The error's document.
+    # The error as a document (`wire.errors`), if it is not serving.
     error: dict[str, Any] | None = None
 
 
@@ -80,7 +80,7 @@ async def serve(start: DoorStart, control: asyncio.StreamReader) -> bool:
     settings = start.settings
     loop = asyncio.get_running_loop()
     stop, watchdog, signals = asyncio.Event(), Watchdog(), LoopSignals(loop)
-    # Ctrl-C reaches every process of a terminal: the store process drains this one in its own time.
+    # Ctrl-C in a terminal reaches every process of the group. The store process decides when this one drains.
     signals.handle(signal.SIGINT, lambda: None)
     signals.handle(signal.SIGTERM, stop.set)
     weights = TenantWeights()
@@ -106,7 +106,7 @@ async def serve(start: DoorStart, control: asyncio.StreamReader) -> bool:
         watchdog.start(grace_s + LAST_S * 0.75)
         is_finished = await doors.drain(backend.begin_drain, loop.time() + grace_s)
         await link.idle()
-        with suppress(HoldfastError):  # the store process is gone, and with it everybody who could read them
+        with suppress(HoldfastError):  # the store process has ended, so nothing could show these counts
             await counts.report_once()
         return is_finished
     finally:
@@ -131,7 +131,7 @@ async def _obey(control: asyncio.StreamReader, stop: asyncio.Event) -> None:
 
 async def _read_start(control: asyncio.StreamReader) -> DoorStart:
     length = int.from_bytes(await control.readexactly(LENGTH_BYTES), "big")
-    # From the process that started this one, by a pipe that no other has.
+    # Safe to unpickle: the pipe is private to the process that started this one.
     start: DoorStart = pickle.loads(await control.readexactly(length))
     return start
 

@@ -32,10 +32,10 @@ class LinkAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreLink:
-    """Calls of every caller of one door process.
+    """The calls of all callers of one door process.
 
-    At most `most_at_once` calls that do not wait are under way. Beyond that, tenants take turns by their weights: the
-    store process serves its links in the order of arrival, so the order is made here.
+    At most `most_at_once` calls that do not wait for messages are under way. Further calls take turns by the weights of
+    their tenants. The turns are taken here, because the store process serves its links in the order of arrival.
     """
 
     def __init__(self, address: LinkAddress, weight_of: Callable[[str], int], most_at_once: int) -> None:
@@ -46,9 +46,9 @@ class StoreLink:
         self.is_draining = False
 
     async def ask(self, body: bytes, tenant: str, size: int = 0) -> bytes:
-        """Return the answer to a call that does not wait. `size` counts its payloads for the turns of tenants.
+        """Return the result of a call that does not wait. `size` is the size of its payloads, for the cost of its turn.
 
-        Raise the store's error, or `StoreUnavailable` if the store process is gone.
+        Raise the store's error, or `StoreUnavailable` if the store process has ended.
         """
         window = self._window
         await window.enter(tenant, cost_of(1, size))
@@ -64,10 +64,10 @@ class StoreLink:
             window.leave()
 
     async def claim(self, body: bytes, tenant: str, give_back: GiveBack | None, *, waits: bool) -> bytes:
-        """Return the answer to a call that may claim messages.
+        """Return the result of a call that may claim messages.
 
-        A caller that is cancelled leaves no lease behind: an answer that it did not take is passed to `give_back`. With
-        `waits` the call may stay open long. It then ends, with an empty answer, when this process drains.
+        If the caller is cancelled, the result goes to `give_back`, so that no lease is left behind. With `waits` the
+        call may stay open long; it then ends with an empty result when this process drains.
         """
         await self._window.enter(tenant, cost_of(1, 0))
         is_inside = True
@@ -100,11 +100,11 @@ class StoreLink:
             raise _gone(lost) from None
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work that no caller waits for."""
+        """Run work in the background."""
         self._tasks.spawn(work)
 
     def begin_drain(self) -> None:
-        """End every call that waits, with an empty answer."""
+        """End every waiting call with an empty result."""
         self.is_draining = True
         for call in self._waiting:
             call.cancel()
@@ -114,11 +114,12 @@ class StoreLink:
         await self._tasks.join()
 
     def close(self) -> None:
+        """Close the connection. Calls under way end without a response."""
         self._connections.close()
 
 
 class _Window:
-    """The calls that are under way, and the turns of those that have to wait."""
+    """The limit on the calls under way, and the turns of further calls."""
 
     def __init__(self, weight_of: Callable[[str], int], most_at_once: int) -> None:
         self._turns: FairTurns[asyncio.Future[None]] = FairTurns(weight_of)
@@ -126,7 +127,7 @@ class _Window:
         self._room = most_at_once
 
     async def enter(self, tenant: str, cost: int) -> None:
-        """Wait until the call may begin. `leave` is to be called when it has ended."""
+        """Wait until the call may begin. Call `leave` when it has ended."""
         if self._room > 0 and not self._turns.size:
             self._room -= 1
             return
@@ -137,13 +138,13 @@ class _Window:
             await turn
         except asyncio.CancelledError:
             if not self._turns.remove(tenant, turn) and not turn.cancelled():
-                self.leave()  # the turn was given, and is not used
+                self.leave()  # the call got its turn, but does not use it
             raise
         finally:
             del self._costs[turn]
 
     def leave(self) -> None:
-        """Make room for one more call, and let the next one go on."""
+        """End a call, and let the next one begin."""
         self._room += 1
         while self._room > 0 and (next_turn := self._turns.pop()) is not None:
             tenant, turn = next_turn
@@ -154,7 +155,7 @@ class _Window:
 
 
 class _UnixConnections(FramedClientConnections):
-    # The calls of a caller reach the store in the order in which they were made.
+    # A single connection, so that the calls of a caller reach the store in the order in which they were made.
     max_connections = 1
 
     def __init__(self, address: LinkAddress) -> None:
@@ -176,7 +177,7 @@ def _result(answer: ResponseFrame) -> bytes:
 
 
 def _leave(call: LoopOpenCall, give_back: GiveBack | None) -> None:
-    """Leave a call: its answer, whether it has come or is still to come, is given back."""
+    """Abandon a call, and give back its result, whether it has arrived or arrives later."""
 
     def take(answer: ResponseFrame) -> None:
         if answer[0] == RESULT and give_back is not None:
@@ -189,7 +190,7 @@ def _leave(call: LoopOpenCall, give_back: GiveBack | None) -> None:
 
 def _gone(lost: Lost) -> StoreUnavailable:
     if not lost.was_sent:
-        return StoreUnavailable("the store process of this server is gone: ask again", closing=True)
+        return StoreUnavailable("the store process of this server has ended: try again", closing=True)
     return StoreUnavailable(
-        "the store process of this server is gone: whether the call was carried out is not known", outcome="unknown"
+        "the store process of this server has ended; the call may have been carried out", outcome="unknown"
     )

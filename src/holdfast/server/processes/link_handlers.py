@@ -1,4 +1,8 @@
-"""The handlers, in the store process, of the calls that door processes make beside the framed protocol's own."""
+"""Handle, in the store process, the calls of door processes that the framed protocol does not have.
+
+Each handler calls the session of the caller, or the server, and encodes the result. `wire/framed/links.py` describes
+the calls.
+"""
 
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -20,10 +24,12 @@ _LinkHandler = Callable[["LinkCall", Any], Coroutine[Any, Any, bytes]]
 
 
 async def held_by(call: "LinkCall", given: links.HeldByCall) -> bytes:
+    """Return the receipt of a message that the caller holds."""
     return links.write_link_answer(await call.session.held_by(call.ref(given), given.id))
 
 
 async def read_delivered(call: "LinkCall", given: links.ReadDeliveredCall) -> bytes:
+    """Return part of the payload of a delivered message."""
     return write_part(await call.session.read_delivered_part(call.ref(given), given.id, given.offset, given.limit))
 
 
@@ -31,11 +37,13 @@ async def read_delivered(call: "LinkCall", given: links.ReadDeliveredCall) -> by
 
 
 async def enqueue_each(call: "LinkCall", given: links.EnqueueEachCall) -> bytes:
+    """Enqueue messages into several queues."""
     batches: dict[Any, list[Draft]] = {ref: [*drafts] for ref, drafts in given.batches}
     return links.write_enqueued_each(await call.session.enqueue_each(batches))
 
 
 async def open_upload(call: "LinkCall", given: links.OpenUploadCall) -> bytes:
+    """Begin an upload, and return its number."""
     upload = await call.session.upload(call.ref(given), given.draft)
     number = call.peer.take_number()
     call.peer.uploads[number] = upload
@@ -43,17 +51,19 @@ async def open_upload(call: "LinkCall", given: links.OpenUploadCall) -> bytes:
 
 
 async def write_upload(call: "LinkCall", given: links.WriteUploadCall) -> bytes:
+    """Add a part to the payload of an upload."""
     await call.peer.uploads[given.number].write(given.part)
     return write_nothing()
 
 
 async def enqueue_uploaded(call: "LinkCall", given: links.EnqueueUploadedCall) -> bytes:
+    """Enqueue messages whose payloads were uploaded."""
     ref = call.ref(given)
     return write_enqueued(await call.session.enqueue(ref, [await _finished(call, draft) for draft in given.drafts]))
 
 
 async def _finished(call: "LinkCall", draft: Draft) -> Draft:
-    """Return the message with its payload, or with the pieces in which the store keeps it."""
+    """Return the message with its uploaded payload: whole, or as the pieces in which the store has it."""
     number = links.number_of_upload(draft)
     if number is None:
         return draft
@@ -65,6 +75,7 @@ async def _finished(call: "LinkCall", draft: Draft) -> Draft:
 
 
 async def open_subscription(call: "LinkCall", given: links.OpenSubscriptionCall) -> bytes:
+    """Open a subscription, and return its number."""
     subscription = await call.session.subscribe(
         call.ref(given), given.ask, given.prefetch, releases_at_end=given.releases_at_end
     )
@@ -74,6 +85,7 @@ async def open_subscription(call: "LinkCall", given: links.OpenSubscriptionCall)
 
 
 async def next_deliveries(call: "LinkCall", given: links.NextDeliveriesCall) -> bytes:
+    """Return the next deliveries of a subscription."""
     subscription = call.peer.subscriptions[given.number]
     deliveries = await call.wait(subscription.next(given.wait_ms)) or []
     if deliveries:
@@ -82,6 +94,7 @@ async def next_deliveries(call: "LinkCall", given: links.NextDeliveriesCall) -> 
 
 
 async def open_watch(call: "LinkCall", given: links.OpenWatchCall) -> bytes:
+    """Open a watch, and return its number."""
     watch = await call.session.watch(call.ref(given))
     number = call.peer.take_number()
     call.peer.watches[number] = watch
@@ -89,12 +102,14 @@ async def open_watch(call: "LinkCall", given: links.OpenWatchCall) -> bytes:
 
 
 async def next_news(call: "LinkCall", given: links.NextNewsCall) -> bytes:
+    """Wait until a watched queue may have new messages."""
     watch = call.peer.watches[given.number]
     has_news = bool(await call.wait(watch.next(given.wait_ms)))
     return links.write_link_answer(links.News(has_news, watch.is_closed))
 
 
 async def close(call: "LinkCall", given: links.CloseCall) -> bytes:
+    """End an upload, a subscription or a watch."""
     await call.peer.close_stream(given.number)
     return write_nothing()
 
@@ -103,18 +118,21 @@ async def close(call: "LinkCall", given: links.CloseCall) -> bytes:
 
 
 async def check_store(call: "LinkCall", given: links.CheckStoreCall) -> bytes:
+    """Return what is wrong although the store takes calls. Raise `StoreUnavailable` while it cannot be used."""
     return links.write_link_answer(await call.door.backend.check_store())
 
 
 async def report(call: "LinkCall", given: links.ReportCall) -> bytes:
+    """Add the counts of the door process, and return the weights of its tenants."""
     return links.write_link_answer(call.door.reports.take(call.peer.number, given.report))
 
 
 async def render_metrics(call: "LinkCall", given: links.RenderMetricsCall) -> bytes:
+    """Return the metrics of the server in the Prometheus text format."""
     return links.write_link_answer(await call.door.reports.render())
 
 
-# By the type of the call: its handler, and whether it waits for the store alone.
+# By the type of the call: its handler, and whether the call is short (`FramedCall.run`).
 _HANDLERS: Mapping[type[CallFrame], tuple[_LinkHandler, bool]] = {
     links.HeldByCall: (held_by, False),
     links.ReadDeliveredCall: (read_delivered, False),
@@ -134,7 +152,7 @@ _HANDLERS: Mapping[type[CallFrame], tuple[_LinkHandler, bool]] = {
 
 
 def handler_of_link(given: CallFrame) -> tuple[Handler, bool]:
-    """Return the handler of a call, and whether it waits for the store alone, which needs no task."""
+    """Return the handler of a call, and whether the call is short."""
     found = _HANDLERS.get(type(given))
     if found is None:
         return handler_of(given)

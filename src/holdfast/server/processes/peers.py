@@ -19,11 +19,11 @@ class DoorPeer:
         self.watches: dict[int, NewsStream] = {}
 
     def take_number(self) -> int:
-        """Return the number by which the door process will name a new stream."""
+        """Return the number of a new upload, subscription or watch, by which later calls name it."""
         return next(self._numbers)
 
     async def close_stream(self, number: int) -> None:
-        """End a stream. Do nothing if it has ended before."""
+        """End an upload, a subscription or a watch. Does nothing if it has ended already."""
         if (upload := self.uploads.pop(number, None)) is not None:
             upload.close()
         if (watch := self.watches.pop(number, None)) is not None:
@@ -32,6 +32,6 @@ class DoorPeer:
             await subscription.end()
 
     async def close(self) -> None:
-        """End every stream: the door process is gone."""
+        """End all of them, because the door process has ended."""
         for number in [*self.uploads, *self.watches, *self.subscriptions]:
             await self.close_stream(number)

@@ -1,6 +1,6 @@
-"""The services as a door process uses them: every call is carried out by the store process.
+"""The services as a door process uses them: every call is passed on to the store process.
 
-Nothing is checked here. The store process does that, by the same `Session` as in a server of one process.
+Nothing is checked here. The store process checks every call with the same `Session` as a server of one process.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,6 +52,8 @@ class RelayBackend:
 
 
 class RelaySession(Session):
+    """The session of one caller, which passes every call on to the store process."""
+
     def __init__(self, caller: Caller, link: StoreLink) -> None:
         self.caller = caller
         self.is_operator, self.own_tenant = caller.is_operator, caller.own_tenant
@@ -125,7 +127,7 @@ class RelaySession(Session):
     async def watch(self, ref: QueueRef) -> NewsStream:
         return _RelayWatch(self, ref, links.read_number(await self._send(links.OpenWatchCall(*ref, None))))
 
-    # --- Asking the store process ----------------------------------------------------------------------------------
+    # --- Calls of the store process ---------------------------------------------------------------------------------
 
     async def _ask(self, ref: QueueRef, body: bytes) -> bytes:
         return await self._link.ask(self._head + body, ref.tenant, len(body))
@@ -134,7 +136,7 @@ class RelaySession(Session):
         return await self._link.ask(self._head + links.write_link_call(call), call.tenant or self.own_tenant)
 
     async def _claim(self, ref: QueueRef, body: bytes, ask: ClaimRequest, wait_ms: int | None) -> bytes:
-        # A claim with a ledger stays as it is: its caller reads it again by its number.
+        # The messages of a ledger claim are not given back: their consumer can read the claim again by its number.
         give_back = None if ask.ledger is not None else self._giving_back(ref)
         return await self._link.claim(self._head + body, ref.tenant, give_back, waits=wait_ms != 0)
 
@@ -149,7 +151,7 @@ class RelaySession(Session):
 
 
 class _RelayUpload:
-    """A payload that goes to the store process part by part, as `service.uploads.PayloadUpload` takes it there."""
+    """A payload that is sent to the store process part by part, where a `service.uploads.PayloadUpload` receives it."""
 
     def __init__(self, session: RelaySession, ref: QueueRef, draft: Draft, number: int) -> None:
         self._session = session
@@ -164,7 +166,7 @@ class _RelayUpload:
         await self._session._send(links.WriteUploadCall(*self._ref, None, self._number, part))
 
     async def finish(self) -> Draft:
-        """Return the message with a reference to the upload, which the store process finishes when it is enqueued."""
+        """Return the message with a reference to the upload, which the store process finishes when it enqueues it."""
         return replace(self._draft, pieces=links.pieces_of_upload(self._number, self._size))
 
     def close(self) -> None:
@@ -206,7 +208,7 @@ class _RelaySubscription:
         return answers.read_claimed(answer).deliveries
 
     def give_back(self, deliveries: list[Delivery]) -> None:
-        # The store process takes them out of the subscription as it settles them.
+        # The store process removes them from the subscription when it settles them.
         self._session.give_back(self._ref, deliveries)
 
     async def end(self) -> None:

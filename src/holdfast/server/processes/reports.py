@@ -1,7 +1,7 @@
-"""The counts of door processes, and their way into the metrics of the server.
+"""The counts of door processes, which are added to the metrics of the server.
 
-Each door process reports once a second, and before it asks for the text of a scrape. The counts of the last second of a
-process that is killed are lost.
+Each door process reports once a second, and before each scrape that it serves. If a process is killed, its counts of
+the last second are lost.
 """
 
 import time
@@ -23,17 +23,18 @@ from holdfast.wire.framed import links
 _EVERY_MS = 1_000
 _MAX_TENANTS = 10_000
 
-# The head of calls that are made for no caller.
+# The head of calls that are not made for a caller.
 NO_CALLER = links.write_caller(msgspec.msgpack.encode(ANYONE))
 
 
 class TenantWeights:
-    """The weights of tenants that have called a door process, as of its last report. An unknown one is 1."""
+    """The weights of tenants that have called a door process, as of its last report; 1 for an unknown tenant."""
 
     def __init__(self) -> None:
         self._weights: dict[str, int] = {}
 
     def weight_of(self, tenant: str) -> int:
+        """Return the weight of a tenant, and include the tenant in later reports."""
         weight = self._weights.get(tenant)
         if weight is None:
             if len(self._weights) >= _MAX_TENANTS:
@@ -43,14 +44,16 @@ class TenantWeights:
 
     @property
     def tenants(self) -> list[str]:
+        """The tenants whose weights are needed."""
         return list(self._weights)
 
     def learn(self, weights: Mapping[str, int]) -> None:
+        """Update the weights."""
         self._weights.update(weights)
 
 
 class DoorCounts:
-    """The metrics of a door process, for its doors: counted here, and rendered in the store process."""
+    """The metrics of a door process: counted here, and rendered in the store process."""
 
     def __init__(self, link: StoreLink, weights: TenantWeights) -> None:
         self.turns: Turns | None = None
@@ -76,6 +79,7 @@ class DoorCounts:
         await run_forever(self.report_once, Backoff("door_report"), clock, lambda: sleep_for(clock, _EVERY_MS))
 
     async def report_once(self) -> None:
+        """Report the counts since the previous report, and update the weights of tenants."""
         call = links.ReportCall(None, None, None, self._take_report())
         answer = await self._link.ask(NO_CALLER + links.write_link_call(call), ANYONE.own_tenant)
         self._weights.learn(links.read_weights(answer))
@@ -101,12 +105,12 @@ class DoorCounts:
 
 
 class ServerReports:
-    """The reports of every door process, in the store process."""
+    """The reports of all door processes, received in the store process."""
 
     def __init__(self, metrics: Metrics, weight_of: Callable[[str], int]) -> None:
         self._metrics = metrics
         self._weight_of = weight_of
-        # By the number of the process: the requests that waited for a turn when it last reported.
+        # The requests that waited for a turn at the last report, by the number of the process.
         self._waiting: dict[int, int] = {}
         # All waits for a turn that have ended.
         self.waits = Histogram(WAIT_BOUNDS)
@@ -131,7 +135,7 @@ class ServerReports:
         return {tenant: self._weight_of(tenant) for tenant in report.tenants}
 
     def forget(self, number: int) -> None:
-        """Learn that a door process has ended."""
+        """Forget the current figures of a door process, because it has ended."""
         self._waiting.pop(number, None)
         self._cpu_s.pop(number, None)
 

@@ -1,4 +1,4 @@
-"""The store process's end of the links: a framed door whose callers are the door processes of this server."""
+"""The links in the store process: a framed door whose callers are the door processes of this server."""
 
 import hmac
 import os
@@ -23,27 +23,27 @@ from holdfast.telemetry.trace import Tracing
 from holdfast.wire.framed.calls import CallFrame
 from holdfast.wire.framed.links import read_link_call, split_call
 
-# Any message that a door process read fits into a frame to the store process: the door has checked its size.
+# Larger than any call of a door process, which has checked the size of each message.
 _MAX_FRAME_BYTES = 1 << 30
 _MAX_CALLERS = 10_000
-# The waits of all callers of a door process. How many of them there may be is the store's to limit.
+# No limit here, because a link carries the waiting claims of many callers. The dispatcher limits their number.
 _MAX_CALLS = 1 << 30
 
 _caller = msgspec.msgpack.Decoder(Caller)
 
 
 class StoreLinks(FramedDoor):
-    """Every link of a store process."""
+    """The door for all links of a store process."""
 
     def __init__(self, backend: Backend, reports: ServerReports) -> None:
         super().__init__(
             identity=Open(),
             open_session=backend.open_session,
-            # The frames below are larger; this is not looked at again.
+            # Has no effect: the limits are replaced below.
             max_payload=0,
             observer=_Unmeasured(),
             tracing=Tracing(),
-            # Door processes leave before the store process drains.
+            # Never set, because the door processes end before the store process drains.
             drain=Drain(),
         )
         self.max_frame_bytes = _MAX_FRAME_BYTES
@@ -53,14 +53,14 @@ class StoreLinks(FramedDoor):
         self.reports = reports
         self._open_session_of = backend.open_session
         self._peers: set[DoorPeer] = set()
-        # By the caller as it is written: decoding it for each call would cost more than the rest of the way here.
+        # By the encoded caller, because decoding it for each call would cost more than everything else here.
         self._callers: dict[bytes, Session] = {}
 
     async def listen(self, path: str) -> None:
         """Listen on a Unix socket that only this user can reach. Raise `Unavailable` if that is not possible."""
         try:
             self._servers.append(await self.loop.create_unix_server(self.connect, path))
-        except OSError as error:  # a path of more than about 100 bytes, for one
+        except OSError as error:  # for example, a path of more than about 100 bytes
             raise Unavailable(
                 f"the socket {path} for the door processes cannot be made: {error}; set TMPDIR to another directory"
             ) from None
@@ -70,11 +70,11 @@ class StoreLinks(FramedDoor):
         return _LinkConnection(self)
 
     def admit(self, peer: DoorPeer) -> None:
-        """Take connections of this door process from now on."""
+        """Accept connections of this door process from now on."""
         self._peers.add(peer)
 
     async def dismiss(self, peer: DoorPeer) -> None:
-        """Learn that a door process has ended. Its leases stay; its streams end."""
+        """End the streams of a door process that has ended. Its callers' leases stay."""
         self._peers.discard(peer)
         await peer.close()
 
@@ -86,6 +86,7 @@ class StoreLinks(FramedDoor):
         return None
 
     def session_of_caller(self, caller: bytes) -> Session:
+        """Return the session of an encoded caller."""
         session = self._callers.get(caller)
         if session is None:
             if len(self._callers) >= _MAX_CALLERS:
@@ -95,7 +96,7 @@ class StoreLinks(FramedDoor):
 
 
 class _Unmeasured:
-    """Counts nothing: the door processes have counted the same calls."""
+    """An observer that counts nothing, because the door processes count the same calls."""
 
     def request(self, operation: str, queue: QueueRef | None, outcome: str, seconds: float) -> None:
         pass
@@ -112,10 +113,10 @@ class _LinkConnection(FramedConnection):
         super().greet(hello)
         self.peer = self.door.peer_of_credential(self.credential.key)
         if self.peer is None:
-            raise RefusedFrame("this socket is for the processes of this server alone")
+            raise RefusedFrame("this socket is only for the door processes of this server")
 
     def make_call(self, number: int, body: bytes) -> FramedCall:
-        assert self.peer is not None  # no CALL is read before the greeting
+        assert self.peer is not None  # no CALL is read before HELLO
         caller, call = split_call(body)
         return LinkCall(self, self.peer, number, len(body), caller, call)
 

@@ -1,4 +1,4 @@
-"""Starts, replaces and ends the door processes of a server. Runs in the store process."""
+"""Start, replace and end the door processes of a server. This runs in the store process."""
 
 import asyncio
 import logging
@@ -34,15 +34,15 @@ from holdfast.wire.errors import error_of
 _log = logging.getLogger("holdfast")
 
 _PROGRAM = "holdfast.server.processes.door_process"
-# A door process loads its modules and, where identities come from a URL, fetches keys before it serves.
+# A door process imports its modules, and may fetch verification keys from a URL, before it serves.
 _START_S = 60.0
 
 
 class DoorProcesses:
-    """The doors of a server (`server.run.Front`), all of them in each of several processes."""
+    """The doors of a server (`server.run.Front`) in several processes, each of which has all doors."""
 
     def __init__(self, ports: Ports, settings: Settings, log_format: str) -> None:
-        """`ports` are shared. They are never listened on here: they keep the ports for the door processes."""
+        """`ports` are shared sockets, on which this process never listens: they reserve the ports."""
         self._settings = replace(settings, **ports.numbers)
         self._log_format = log_format
         self._directory = tempfile.TemporaryDirectory(prefix="holdfast-")
@@ -50,11 +50,11 @@ class DoorProcesses:
         self._links: StoreLinks | None = None
         self._reports: ServerReports | None = None
         self._processes: list[DoorProcess] = []
-        self._keepers: list[asyncio.Task[None]] = []
+        self._replacing: list[asyncio.Task[None]] = []
         self._is_ending = False
 
     async def start(self, core: Core, identity: Identity, metrics: Metrics, tracing: Tracing) -> None:
-        """Start every door process, and wait until all of them serve. Raise the error of one that cannot."""
+        """Start every door process, and wait until all of them serve. Raise the error of one that fails to start."""
         self._reports = ServerReports(metrics, core.weight_of)
         self._links = StoreLinks(core, self._reports)
         await self._links.listen(self._path)
@@ -63,7 +63,9 @@ class DoorProcesses:
         for error in started:
             if isinstance(error, BaseException):
                 raise error
-        self._keepers = [asyncio.create_task(self._keep(each, core.runtime.clock)) for each in self._processes]
+        self._replacing = [
+            asyncio.create_task(self._replace_on_end(each, core.runtime.clock)) for each in self._processes
+        ]
 
     async def _start(self, process: "DoorProcess") -> None:
         assert self._links is not None
@@ -78,7 +80,7 @@ class DoorProcesses:
             await self._links.dismiss(peer)
             raise
 
-    async def _keep(self, process: "DoorProcess", clock: Clock) -> None:
+    async def _replace_on_end(self, process: "DoorProcess", clock: Clock) -> None:
         """Replace a door process whenever it ends by itself."""
         assert self._links is not None
         assert self._reports is not None
@@ -109,30 +111,30 @@ class DoorProcesses:
     async def drain(self, end_waits: Callable[[], None], deadline: float) -> bool:
         """Let every door process finish its calls, and then end the waits of the store."""
         self._is_ending = True
-        _log.info("told to stop: the door processes finish what is in hand; another signal ends them at once")
+        _log.info("drain_started: the door processes finish the calls under way; a second signal ends them at once")
         for process in self._processes:
             process.drain()
         remaining_s = max(deadline + LAST_S * 0.9 - asyncio.get_running_loop().time(), 0)
         codes = await asyncio.gather(*(process.end_within(remaining_s) for process in self._processes))
         end_waits()
         if any(codes):
-            _log.error("door processes did not finish: exit codes %s", ", ".join(map(str, codes)))
+            _log.error("door_processes_failed exit_codes=%s", ", ".join(map(str, codes)))
         return not any(codes)
 
     async def close(self) -> None:
-        """End every door process that still runs."""
+        """End the remaining door processes."""
         self._is_ending = True
         await asyncio.gather(*(process.end_within(0) for process in self._processes))
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        for replacing in self._replacing:
+            replacing.cancel()
+        await asyncio.gather(*self._replacing, return_exceptions=True)
         if self._links is not None:
             await self._links.close(0)
         self._directory.cleanup()
 
 
 class DoorProcess:
-    """One place among the door processes, and the process that fills it."""
+    """One door process by its number. A process that ends is replaced under the same number."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -140,7 +142,7 @@ class DoorProcess:
         self._process: Process | None = None
 
     async def start(self, start: DoorStart) -> None:
-        """Start the process and wait until it serves. Raise its error if it cannot."""
+        """Start the process and wait until it serves. Raise its error if it fails to start."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", _PROGRAM),
             stdin=PIPE,
@@ -150,7 +152,7 @@ class DoorProcess:
         assert process.stdin is not None
         assert process.stdout is not None
         task = pickle.dumps(start)
-        with suppress(ConnectionError):  # it has ended: its state says so, or is missing
+        with suppress(ConnectionError):  # it has ended already; the line read below tells why
             process.stdin.write(len(task).to_bytes(LENGTH_BYTES, "big") + task)
             await process.stdin.drain()
         try:
@@ -160,7 +162,7 @@ class DoorProcess:
             await self.end_within(0)
             raise Unavailable(f"door process {self.number} did not start within {_START_S:g} s") from None
         if not line:
-            raise Unavailable(f"door process {self.number} ended as it started: the log above says why")
+            raise Unavailable(f"door process {self.number} ended while it started; the log shows the cause")
         state = msgspec.json.decode(line, type=DoorState)
         if not state.is_serving:
             raise error_of(state.error)
@@ -171,11 +173,12 @@ class DoorProcess:
         return await self._process.wait()
 
     def drain(self) -> None:
+        """Tell the process to drain."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(DRAIN)
 
     async def end_within(self, seconds: float) -> int:
-        """Wait for the end of the process, and kill it after so long. Return its exit code."""
+        """Wait for the end of the process, and kill it after `seconds`. Return its exit code."""
         process = self._process
         if process is None:
             return 0

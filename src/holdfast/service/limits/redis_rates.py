@@ -89,9 +89,9 @@ end
 local answers = {}
 for number, charges in ipairs(asked.requests) do
     local longest, which = 0, 0
-    for place, charge in ipairs(charges) do
+    for index, charge in ipairs(charges) do
         local wait = shortage_ms(bucket(charge), charge[4])
-        if wait > longest then longest, which = wait, place end
+        if wait > longest then longest, which = wait, index end
     end
     if longest == 0 then
         for _, charge in ipairs(charges) do

@@ -268,7 +268,7 @@ class SharedBuckets:
         self.servers = max(1, servers)
         if not self.is_shared:
             self.is_shared = True
-            _log.warning("Redis is up again: rates are shared with other servers", extra={"servers": servers})
+            _log.warning("rates_shared: Redis is up again", extra={"servers": servers})
 
     def _note_down(self, error: Exception) -> None:
         if self.is_shared:
@@ -276,7 +276,7 @@ class SharedBuckets:
             self._allowances.clear()
             self._refusals.clear()
             _log.warning(
-                "Redis is down: this server applies its own share of the rates, one part in %d: %s",
+                "rates_not_shared servers=%d error=%s: Redis is down; this server applies its own share of the rates",
                 self.servers,
                 error,
                 exc_info=None if isinstance(error, RatesDown) else error,

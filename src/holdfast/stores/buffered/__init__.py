@@ -1,5 +1,6 @@
 """The fast path: an enqueue succeeds once it is in a local log and in Redis; it is stored in bulk later.
 
-This module imports nothing, because `log.reader` also runs where the redis extra is not installed.
-Start reading at `store`, then `fast_path`.
+Nothing here knows a database: the store that is buffered for is passed in. This module itself imports nothing, because
+`log/reader.py` also runs without the redis extra.
+Start reading at `store.py`, then `fast_path.py`.
 """

@@ -168,7 +168,7 @@ class Buffer:
             if self._clock.now_ms() - moved_at > _STALL_MS:
                 moved_at = self._clock.now_ms()
                 _log.warning(
-                    "no message has landed for a minute and %d wait: check that `holdfast pipeline flush` is running",
+                    "flush_stalled messages=%d: nothing landed for a minute; is `holdfast pipeline flush` running?",
                     state.messages,
                 )
 
@@ -261,8 +261,7 @@ class Buffer:
                 await self._lander.land(first.node, first.epoch, shard, [], span, self._clock.now_ms())
             except StoreUnavailable as error:
                 _log.warning(
-                    "refused calls could not be marked as void; if Redis has taken them, another server may store "
-                    "them: %s",
+                    "void_not_recorded error=%s: if Redis has taken the refused calls, another server may store them",
                     error.message,
                 )
 
@@ -302,9 +301,7 @@ class Buffer:
             done.append(position)
             call = _decode_or_none(body)
             if call is None or call.ref != ref or position.shard not in self._shards:
-                _log.error(
-                    "the buffer of %s in Redis has a call of another queue or an unreadable one; it is removed", ref
-                )
+                _log.error("buffered_call_removed queue=%s: it belongs to another queue, or is unreadable", ref)
             else:
                 by_shard[position.node, position.epoch, position.shard].append((position.number, call))
         for (node, epoch, logged_for), calls in by_shard.items():

@@ -159,7 +159,7 @@ class FastPath:
             ]
         )
         if replayed:
-            _log.info("the log has %d calls of an earlier run; they are landed first", len(replayed))
+            _log.info("log_replayed calls=%d: the calls of an earlier run are landed first", len(replayed))
         await self.land_all()
         await self._trim()
 
@@ -207,7 +207,7 @@ class FastPath:
         try:
             await self._on_thread(self._wal.recover)
         except (StoreUnavailable, OSError) as error:
-            _log.debug("the log in %s still fails: %s", self._wal.path, error)
+            _log.debug("log_not_reopened path=%s error=%s", self._wal.path, error)
             self._pause_ms = min(2 * self._pause_ms, max(_MOST_PAUSE_MS, self._options.reopen_after_ms))
             self._recovers_at = now_ms + self._pause_ms
         else:
@@ -229,7 +229,7 @@ class FastPath:
         try:
             await self.buffer.flush()
         except StoreUnavailable as error:
-            _log.debug("some buffered calls could not be landed: %s", error.message)
+            _log.debug("calls_not_landed error=%s", error.message)
 
     async def block_queue(self, ref: QueueRef) -> None:
         """Stop every server from buffering messages for the queue. Without Redis, no server buffers any."""
@@ -253,12 +253,12 @@ class FastPath:
             try:
                 await self.buffer.flush()
             except Exception as error:
-                _log.debug("some buffered calls could not be landed: %s", error)
+                _log.debug("calls_not_landed error=%s", error)
                 await sleep_for(self._clock, _PAUSE_MS)
         await self._trim()
         left = self._wal.waiting
         if left:
-            _log.warning("%d calls remain in the log in %s; the next start lands them", left, self._options.wal_dir)
+            _log.warning("log_not_empty calls=%d path=%s: the next start lands them", left, self._options.wal_dir)
         await self._release()
         return left
 
@@ -283,7 +283,7 @@ class FastPath:
             self._wal.trim()
         except OSError as error:  # removed by the next landing or the next opening
             _log.warning(
-                "a segment of the log in %s could not be removed; the next landing tries again: %s",
+                "segment_not_removed path=%s error=%s: the next landing tries again",
                 self._wal.path,
                 error,
             )

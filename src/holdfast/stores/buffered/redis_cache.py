@@ -188,7 +188,7 @@ class Cache:
         try:
             await self._call(remove)
         except StoreUnavailable as error:
-            _log.debug("landed calls could not be removed from Redis: %s", error.message)
+            _log.debug("landed_calls_not_removed error=%s", error.message)
 
     # --- Reservations ----------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Cache:
         try:
             await self._call(drop)
         except StoreUnavailable as error:
-            _log.debug("a reservation could not be dropped and ends by itself: %s", error.message)
+            _log.debug("reservation_not_dropped error=%s: it ends by itself", error.message)
 
     async def block_queue(self, ref: QueueRef) -> None:
         """Stop every server's fast path from taking messages for this queue."""

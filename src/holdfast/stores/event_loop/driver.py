@@ -97,7 +97,8 @@ class HasLoopDriver(Protocol):
     """A part of a store that runs on a driver's loop."""
 
     @property
-    def driver(self) -> LoopDriver: ...
+    def driver(self) -> LoopDriver:
+        """The driver on whose loop the part runs."""
 
 
 Part = TypeVar("Part", bound=HasLoopDriver)

@@ -85,7 +85,7 @@ def encode_message(envelope: Envelope, first: Life) -> bytes:
         flags |= _TYPE_MISMATCH
     if (pieces := envelope.pieces) is not None:
         flags |= _IN_PIECES
-        body = _PIECES.pack(pieces.size, pieces.checksum, pieces.place)
+        body = _PIECES.pack(pieces.size, pieces.checksum, pieces.blob_id)
     checksum = crc32(body, crc32(extras)) if extras else crc32(body)
     head = _HEAD.pack(
         FORMAT,

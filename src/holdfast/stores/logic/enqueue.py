@@ -22,14 +22,14 @@ async def enqueue(
         raise being_deleted(ref)
     firsts = index_keys(drafts)
     seen: dict[str, Enqueued] = {}
-    places: Sequence[int] = range(len(drafts))
+    new_indexes: Sequence[int] = range(len(drafts))
     fresh = drafts
     if firsts:
         if queue is not None:
             seen = await unit.known_keys(queue, drafts, firsts)
         remembers_keys = queue is None or queue.row.policy.dedup_window_ms > 0
-        places = find_new(drafts, firsts, seen, remembers_keys=remembers_keys)
-        fresh = [drafts[place] for place in places]
+        new_indexes = find_new(drafts, firsts, seen, remembers_keys=remembers_keys)
+        fresh = [drafts[index] for index in new_indexes]
     await unit.check_quotas(ref, fresh)
     ids = await unit.add(queue or await unit.create(ref), fresh, reason)
-    return make_results(drafts, places, ids, seen)
+    return make_results(drafts, new_indexes, ids, seen)

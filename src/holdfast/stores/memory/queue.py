@@ -115,7 +115,7 @@ class MemoryQueue(QueueOrders):
             for _, id in level.irange(maximum=(now_ms, LAST_ID)):
                 entry = self.entries[id]
                 if entry.envelope.group is None and not is_over(entry.life, now_ms):
-                    yield _place(entry), [entry]
+                    yield _order_key(entry), [entry]
 
     def _peek_groups(self, now_ms: int) -> list[tuple[OrderKey, list[MemoryMessage]]]:
         batches = []
@@ -123,7 +123,7 @@ class MemoryQueue(QueueOrders):
             living = [self.entries[id] for id in group.ready if not is_over(self.entries[id].life, now_ms)]
             batch = list(takewhile(lambda entry: entry.life.visible_at <= now_ms, living))
             if batch and not group.in_flight:
-                batches.append((_place(batch[0]), batch))
+                batches.append((_order_key(batch[0]), batch))
         return sorted(batches, key=itemgetter(0))
 
     def next_at(self) -> int | None:
@@ -180,5 +180,5 @@ def _lease_end(life: Life) -> int:
     return 0 if life.lease is None else life.lease.expires_at
 
 
-def _place(entry: MemoryMessage) -> OrderKey:
+def _order_key(entry: MemoryMessage) -> OrderKey:
     return entry.life.priority, entry.life.visible_at, entry.envelope.id

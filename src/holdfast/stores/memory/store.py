@@ -68,7 +68,7 @@ class MemoryStore:
     def _row_changed(self, queue: MemoryQueue, change: QueueChange, now_ms: int) -> None:
         if change.drain_until is not None:
             self.schedules.delete_all(queue.row.ref)
-        self._units.tell_listener(queue, now_ms)
+        self._units.notify_listener(queue, now_ms)
 
     # --- Messages --------------------------------------------------------------------------------------------
 

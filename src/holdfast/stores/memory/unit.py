@@ -52,9 +52,9 @@ class MemoryUnits:
         self.is_durable = self.notifies_ready = True
         self._changed.clear()
         result = await work(self)
-        tell = self.tell_listener if self.notifies_ready else self.tell_deadline
+        notify = self.notify_listener if self.notifies_ready else self.report_deadline
         for queue in self._changed.values():
-            tell(queue, now_ms)
+            notify(queue, now_ms)
         return result
 
     # --- Queues ------------------------------------------------------------------------------------------------
@@ -237,13 +237,13 @@ class MemoryUnits:
     def notify_ready(self, queue: MemoryQueue) -> None:
         self._changed[queue.row.ref] = queue
 
-    def tell_listener(self, queue: MemoryQueue, now_ms: int) -> None:
+    def notify_listener(self, queue: MemoryQueue, now_ms: int) -> None:
         """Report when a claim may next find something, and when a sweep has something to do."""
         if (next_at := queue.next_at()) is not None:
             self.listener.ready(queue.row.ref, next_at)
-        self.tell_deadline(queue, now_ms)
+        self.report_deadline(queue, now_ms)
 
-    def tell_deadline(self, queue: MemoryQueue, now_ms: int) -> None:
+    def report_deadline(self, queue: MemoryQueue, now_ms: int) -> None:
         """Report when a sweep has something to do on the queue."""
         deadline = queue.next_deadline(now_ms)
         self.note_deadline(queue.row.ref, deadline)

@@ -53,7 +53,7 @@ class ObjectDriver(LoopDriver):
         except BaseException:
             # A part of the change may have been written before the error, so its notices are published too.
             assert self.link is not None
-            self.link.enter(lambda: self._tell_failed(notices))
+            self.link.enter(lambda: self._report_failed(notices))
             raise
         finally:
             if notices.tallies:
@@ -69,6 +69,6 @@ class ObjectDriver(LoopDriver):
         if notices.scheduled_at is not None:
             self.listener.scheduled(notices.scheduled_at)
 
-    def _tell_failed(self, notices: Notices) -> None:
+    def _report_failed(self, notices: Notices) -> None:
         self._report(notices)
         self._failed()

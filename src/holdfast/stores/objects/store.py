@@ -168,7 +168,7 @@ class ObjectStore:
         """Handle a report of the watch, on the bucket's loop: wake the waiters if there is news, and unwatch queues
         without waiters."""
 
-        def tell() -> None:
+        def notify() -> None:
             now_ms = self._runtime.clock.now_ms()
             for ref in refs:
                 if self._driver.listener.is_waited_for(ref):
@@ -177,7 +177,7 @@ class ObjectStore:
                 elif self._watch is not None and self._driver.link is not None and self._driver.is_open:
                     self._driver.link.post(partial(self._watch.unwatch, ref))
 
-        self._driver.enter(tell)
+        self._driver.enter(notify)
 
     # --- Parts -------------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class ObjectStore:
             raise
         made = {answer.snowflake for answer in answers if not answer.duplicate}
         for each in staged:
-            each.is_taken = each.place in made
+            each.is_taken = each.blob_id in made
         return answers
 
     async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:

@@ -14,12 +14,11 @@ class StageWriter(ABC):
     those of an abandoned upload.
     """
 
-    def __init__(self, ref: QueueRef, draft: Draft, place: int, piece_bytes: int) -> None:
+    def __init__(self, ref: QueueRef, draft: Draft, blob_id: int, piece_bytes: int) -> None:
         """`piece_bytes` is the size of every piece but the last."""
         self.ref = ref
         self.draft = draft
-        # The blob id, as in `Pieces.place`.
-        self.place = place
+        self.blob_id = blob_id
         # The number of pieces written so far, and their bytes.
         self.pieces = 0
         self.size = 0
@@ -39,7 +38,7 @@ class StageWriter(ABC):
         if self._buffer:
             await self._put_first(len(self._buffer))
         await self._complete()
-        return Pieces(self.place, self.size, self._checksum)
+        return Pieces(self.blob_id, self.size, self._checksum)
 
     def count_piece(self, piece: bytes) -> None:
         """Count a piece that was written.

@@ -1,7 +1,7 @@
 """Queues in PostgreSQL: one database or several, shared by any number of servers.
 
 Nothing here imports another store or knows a protocol.
-Start reading at `store`, then `operations`.
+Start reading at `store.py`, then `operations/`.
 """
 
 # ruff: noqa: E402  (an error must name the extra before an import of one of its modules fails)

@@ -43,7 +43,7 @@ class ShardMove(NamedTuple):
                     break
                 size += pieces.size
                 if await target.staging.copy(pieces, source.engine):
-                    copied[pieces.place] = pieces
+                    copied[pieces.blob_id] = pieces
             return await source.units.run_across(
                 target.units,
                 lambda: links.commit(source.engine, target.engine, (source.number, target.number)),

@@ -6,7 +6,7 @@
             return EmbeddedSubject(MyStore)
 
 A law must not depend on a particular store: it uses only the public async API and the subject's clock.
-Start in `lifecycle/states.py`; `holdfast/testing/subject.py` describes the subject.
+Start in `lifecycle/states.py`; `testing/subject.py` describes the subject.
 """
 
 # ruff: noqa: E402  (a missing extra is reported by name before an import fails)

@@ -173,8 +173,8 @@ class Execution:
 
     def _warn_of(self, work: Work) -> None:
         log.warning(
-            "%s is still running although it was told to stop (%s); its slot stays in use until it ends. "
-            "Do not suppress CancelledError in an `async def`",
+            "handler_still_running handler=%s interruption=%r: its slot stays in use until it ends; do not suppress "
+            "CancelledError in an `async def`",
             self._handler.name,
             "" if work.interruption is None else work.interruption.text,
             extra=work.facts(),
@@ -218,16 +218,24 @@ class Execution:
         facts, name = work.facts(), self._handler.name
         match outcome.kind:
             case OutcomeKind.SUCCEEDED | OutcomeKind.SETTLED | OutcomeKind.DEFERRED:
-                log.debug("%s: %s", name, outcome.kind, extra=facts)
+                log.debug("message_%s handler=%s", outcome.kind, name, extra=facts)
             case OutcomeKind.RELEASED:
-                log.info("%s: released", name, extra=facts)
+                log.info("message_released handler=%s", name, extra=facts)
             case OutcomeKind.RETRIED | OutcomeKind.FAILED:
                 is_surprise = fault is not None and fault.kind is FaultKind.FAILURE
                 where = f"\n{fault.traceback}" if fault is not None and fault.traceback and is_surprise else ""
                 exception = outcome.exception if is_surprise and not where else None
-                log.warning("%s: %s: %s%s", name, outcome.kind, outcome.error, where, exc_info=exception, extra=facts)
+                log.warning(
+                    "message_%s handler=%s error=%s%s",
+                    outcome.kind,
+                    name,
+                    outcome.error,
+                    where,
+                    exc_info=exception,
+                    extra=facts,
+                )
             case OutcomeKind.LOST:
-                log.warning("%s: lost its lease: %s", name, outcome.error, extra=facts)
+                log.warning("message_lost handler=%s error=%s", name, outcome.error, extra=facts)
             case _:
                 assert_never(outcome.kind)
 

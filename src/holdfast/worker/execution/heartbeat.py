@@ -80,8 +80,8 @@ class Heartbeat:
         now_ms = self._clock.now_ms()
         if now_ms - self._due_at > self._period_ms:
             log.warning(
-                "a heartbeat for %s is %.1f s late because the event loop was blocked or the process was suspended; "
-                "leases may be lost, so run blocking code in a plain `def` handler or in a process",
+                "heartbeat_late queue=%s late_s=%.1f: the event loop was blocked or the process was suspended; leases "
+                "may be lost, so run blocking code in a plain `def` handler or in a process",
                 self._ref,
                 (now_ms - self._due_at) / 1_000,
             )
@@ -125,7 +125,7 @@ class Heartbeat:
         except (
             HoldfastError
         ) as error:  # the whole call was refused, but the cause may be fixed before the leases expire
-            log.warning("a heartbeat for %s was refused: %s", self._ref, error.message)
+            log.warning("heartbeat_refused queue=%s error=%s", self._ref, error.message)
         finally:
             call.cancel()
         return None
@@ -147,9 +147,9 @@ class Heartbeat:
         if not self._is_missing:
             self._is_missing = True
             log.warning(
-                "the heartbeat for %d messages of %s failed and is retried; their leases last another %.1f s",
-                len(works),
+                "heartbeat_failed queue=%s messages=%d leases_last_s=%.1f: it is retried",
                 self._ref,
+                len(works),
                 remaining_ms / 1_000,
             )
         # Soon, with jitter so that not all workers call at once, and at the latest when the first lease expires.
@@ -162,8 +162,7 @@ class Heartbeat:
             if not work.is_warned and now_ms - work.claimed_at >= WARN_AT * max_lease_ms:
                 work.is_warned = True
                 log.warning(
-                    "a handler has held its message for %.0f s; the lease is lost after %.0f s (max_lease_ms of the "
-                    "queue). Raise max_lease_ms, or split the work",
+                    "message_held_long held_s=%.0f max_lease_s=%.0f: raise the queue's max_lease_ms, or split the work",
                     (now_ms - work.claimed_at) / 1_000,
                     max_lease_ms / 1_000,
                     extra=work.facts(),

@@ -101,7 +101,7 @@ class RetryPolicy:
         try:
             return self._options.delay_ms(used, self._dice.roll())
         except Exception:  # `backoff` may be a function of the program
-            log.exception("the backoff function of %s failed; the queue's backoff is used", self._options.ref)
+            log.exception("backoff_function_failed queue=%s: the queue's backoff is used", self._options.ref)
             return None
 
     async def clarify(self, message: WorkMessage, verdict: Verdict, result: Result) -> Result:

@@ -125,7 +125,7 @@ class StuckThreads:
         running.ended.add_done_callback(lambda _: self._end(work))
         is_replaced = self.count <= self._max_count
         log.warning(
-            "%s is still running although it was told to stop (%s); %d of its threads are stuck (%d allowed). %s\n%s",
+            "handler_still_running handler=%s interruption=%r stuck_threads=%d allowed=%d: %s\n%s",
             self._name,
             "" if work.interruption is None else work.interruption.text,
             self.count,
@@ -149,7 +149,7 @@ class StuckThreads:
 
     def _end(self, work: Work) -> None:
         self.count -= 1
-        log.info("%s: a stuck thread has ended; %d remain", self._name, self.count, extra=work.facts())
+        log.info("stuck_thread_ended handler=%s remaining=%d", self._name, self.count, extra=work.facts())
 
 
 def _stack_of(running: InThread) -> str:

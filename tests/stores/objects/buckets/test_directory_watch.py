@@ -165,7 +165,7 @@ async def test_a_queue_whose_watch_fails_is_polled_and_no_other(
             assert not waiting[0].done()
             clock.advance(_POLL_MS)
             assert [m.json() for m in await waiting[0]] == ["broken"]
-    assert "default/broken cannot be watched and is polled" in caplog.text
+    assert "queue_not_watched queue=default/broken" in caplog.text
 
 
 async def test_on_a_network_file_system_every_queue_is_polled(

@@ -334,4 +334,4 @@ def test_a_clock_behind_the_newest_event_is_reported_though_no_queue_is_loaded(
         restartable.clock.step_to(restartable.clock.now_ms() - 1_000)
     restartable.clock.step_to(restartable.clock.now_ms() - 5_000)
     reopen(restartable)
-    assert "the clock is 5.0 s behind the latest time in the store" in caplog.text
+    assert "clock_behind_store behind_s=5.0" in caplog.text

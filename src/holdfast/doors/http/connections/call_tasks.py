@@ -42,7 +42,7 @@ class CallTasks:
             if exchange.has_begun:
                 connection.break_off(exchange, error)
             else:
-                _log.error("a call failed", exc_info=error)
+                _log.error("call_failed", exc_info=error)
                 exchange.keep_alive = False
                 if not exchange.answer(500, [(b"content-type", b"text/plain")], b"Internal Server Error"):
                     connection.close_after_response()

@@ -290,7 +290,7 @@ class HttpConnection(asyncio.Protocol):
 
     def break_off(self, exchange: Exchange, error: BaseException) -> None:
         """End the connection after an unexpected error. Errors of callers have regular responses instead."""
-        _log.error("a call broke off", exc_info=error)
+        _log.error("call_aborted", exc_info=error)
         if not exchange.is_answered:
             self.close_after_response()
 

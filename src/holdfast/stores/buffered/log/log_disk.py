@@ -42,18 +42,21 @@ class Disk:
         sync_file(descriptor)
 
     def truncate(self, descriptor: int, size: int) -> None:
+        """Cut off the file at `size` bytes."""
         os.ftruncate(descriptor, size)
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
+        """Rename a file."""
         os.rename(source, target)
 
     def remove(self, path: Path) -> None:
         os.unlink(path)
 
     def sync_directory(self, path: Path) -> None:
+        """Sync the entries of a directory."""
         sync_directory(path)
 
     def lock(self, path: Path) -> DirectoryLock | None:

@@ -34,12 +34,15 @@ class CallRow(NamedTuple):
 def find_logs(path: str) -> list[str]:
     """Return the directory itself if it is a log, else the logs directly in it. Raise `InvalidArgument` if it is no
     directory."""
-    place = Path(path)
-    if not place.is_dir():
+    directory = Path(path)
+    if not directory.is_dir():
         raise InvalidArgument(
-            f"{place} is not a directory; give a server's wal_dir, or a directory that contains several", field="path"
+            f"{directory} is not a directory; give a server's wal_dir, or a directory that contains several",
+            field="path",
         )
-    found = [each for each in (place, *sorted(place.iterdir())) if each.is_dir() and any(each.glob(f"*{SUFFIX}"))]
+    found = [
+        each for each in (directory, *sorted(directory.iterdir())) if each.is_dir() and any(each.glob(f"*{SUFFIX}"))
+    ]
     return [str(each) for each in found]
 
 
@@ -71,7 +74,7 @@ class SegmentFiles:
                 epoch=batch.epoch,
                 segment=number,
                 lane=batch.shard,
-                place=place,
+                place=number,
                 span_first=batch.span.start,
                 span_end=batch.span.stop,
                 tenant=call.tenant,
@@ -82,5 +85,5 @@ class SegmentFiles:
                 call=encode_call(call),
             )
             for batch in read_calls(file, is_over=self._is_over).batches
-            for place, call in batch.calls
+            for number, call in batch.calls
         ]

@@ -81,7 +81,7 @@ class DirectoryWatch:
         except (OSError, ValueError) as error:
             self._remove(ref)
             if ref not in self.polled:
-                _log.warning("queue %s cannot be watched and is polled: %s", ref, error, extra={"queue": str(ref)})
+                _log.warning("queue_not_watched queue=%s error=%s: it is polled", ref, error, extra={"queue": str(ref)})
                 self.polled.add(ref)
             return False
         before = self._watches.get(ref)
@@ -105,7 +105,7 @@ class DirectoryWatch:
         try:
             self._inotify.rm_watch(handle)
         except (OSError, ValueError) as error:
-            _log.debug("the watch of %s had already ended: %s", handle.path, error)
+            _log.debug("watch_already_ended path=%s error=%s", handle.path, error)
 
     def _add(self, ref: QueueRef) -> _Watched:
         names = layout.messages(ref).strip("/").split("/")
@@ -155,7 +155,7 @@ class DirectoryWatch:
         kind = file_system_type(self._root)
         if kind in _REMOTE:
             _log.warning(
-                "%s is on %s, which does not report writes of other machines: its queues are polled", self._root, kind
+                "queues_polled path=%s file_system=%s: it does not report writes of other machines", self._root, kind
             )
             return
         try:
@@ -163,7 +163,7 @@ class DirectoryWatch:
 
             self._inotify = Inotify()
         except (ImportError, OSError, AttributeError) as error:
-            _log.warning("queues in %s are polled: inotify is not available (%s)", self._root, error)
+            _log.warning("queues_polled path=%s error=%s: inotify is not available", self._root, error)
 
     async def _listen(self, clock: Clock) -> None:
         backoff = Backoff("watch")

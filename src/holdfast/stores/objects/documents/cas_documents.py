@@ -245,7 +245,7 @@ class CasDocuments:
             if step not in self._decided:
                 await self._decide(step, StepBody(False, []))
         except (StoreUnavailable, ObjectMissing, Unanswered) as second:
-            _log.debug("a failed step (%s) could not be aborted: %s", error, second)
+            _log.debug("step_not_aborted step_error=%s error=%s", error, second)
 
     async def resolve(self, current: ReadCasDocument) -> ReadCasDocument | None:
         """Rewrite a document of a decided step with its visible body, without the step. Return it, or None if it counts

@@ -56,7 +56,7 @@ class ObjectPayloads:
         link = self.driver.opened()
         self.check_disk_space(draft.bytes)
         staged = await self._stage(link, ref, draft, now_ms, auto_create=auto_create)
-        self._staged[staged.place] = staged
+        self._staged[staged.blob_id] = staged
         return staged
 
     async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> "BucketReader":
@@ -65,8 +65,8 @@ class ObjectPayloads:
 
     def take(self, drafts: list[Draft]) -> list["BucketStage"]:
         """Return the staged payloads of these drafts, which are about to be enqueued."""
-        places = [draft.pieces.place for draft in drafts if draft.pieces is not None]
-        return [self._staged.pop(place) for place in places if place in self._staged]
+        blob_ids = [draft.pieces.blob_id for draft in drafts if draft.pieces is not None]
+        return [self._staged.pop(blob_id) for blob_id in blob_ids if blob_id in self._staged]
 
     @on_driver
     async def _stage(
@@ -88,13 +88,13 @@ class ObjectPayloads:
         quota."""
         config = await self._directory.config(staged.ref.tenant)
         now_ms = self.messages.documents.clock.now_ms()
-        await self.queue_counts.check_quotas(staged.ref.tenant, config.quotas, [size], now_ms, upload_id=staged.place)
-        self.queue_counts.uploading.setdefault(staged.ref.tenant, {})[staged.place] = size
+        await self.queue_counts.check_quotas(staged.ref.tenant, config.quotas, [size], now_ms, upload_id=staged.blob_id)
+        self.queue_counts.uploading.setdefault(staged.ref.tenant, {})[staged.blob_id] = size
 
     def forget(self, staged: "BucketStage") -> None:
         """Stop counting an upload towards the quota."""
         others = self.queue_counts.uploading.get(staged.ref.tenant, {})
-        others.pop(staged.place, None)
+        others.pop(staged.blob_id, None)
         if not others:
             self.queue_counts.uploading.pop(staged.ref.tenant, None)
 
@@ -103,9 +103,15 @@ class BucketStage(StageWriter):
     """A payload being uploaded."""
 
     def __init__(
-        self, payloads: ObjectPayloads, link: LoopBridge, ref: QueueRef, draft: Draft, place: int, upload: ObjectUpload
+        self,
+        payloads: ObjectPayloads,
+        link: LoopBridge,
+        ref: QueueRef,
+        draft: Draft,
+        blob_id: int,
+        upload: ObjectUpload,
     ) -> None:
-        super().__init__(ref, draft, place, _PART_BYTES)
+        super().__init__(ref, draft, blob_id, _PART_BYTES)
         self._payloads = payloads
         self._link = link
         self._upload = upload
@@ -141,7 +147,7 @@ class BucketStage(StageWriter):
 
         async def drop() -> None:
             if self._is_finished:
-                key = layout.payload_of(layout.message(self.ref, self.place))
+                key = layout.payload_of(layout.message(self.ref, self.blob_id))
                 await self._payloads.messages.documents.delete([key])
             else:
                 await self._upload.abandon()

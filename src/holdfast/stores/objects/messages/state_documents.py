@@ -99,7 +99,7 @@ class StateDocuments:
         try:
             await self._messages.write(entry, replace(entry.body, is_state_written=True), now_ms, Notices())
         except (PreconditionFailed, Busy, StoreUnavailable) as error:
-            _log.debug("message %s does not record yet that its state exists; its next save will: %s", entry.id, error)
+            _log.debug("state_not_recorded message=%s error=%s: its next save records it", entry.id, error)
 
 
 def _to_state(stored: MessageStateDocument) -> StateDocument:

@@ -100,7 +100,7 @@ class ObjectEnqueue:
         ids: list[int] | None,
     ) -> list[Enqueued]:
         ids = ids or self._nodes.take_ids(len(drafts), now_ms)
-        ids = [id if draft.pieces is None else draft.pieces.place for id, draft in zip(ids, drafts, strict=True)]
+        ids = [id if draft.pieces is None else draft.pieces.blob_id for id, draft in zip(ids, drafts, strict=True)]
         firsts = index_keys(drafts)
         has_payloads = is_retry = False
 
@@ -109,9 +109,9 @@ class ObjectEnqueue:
             key_states = await self._read_keys(ref, firsts, now_ms)
             window_ms = DEFAULT_WINDOW_MS if row is None else row.policy.dedup_window_ms
             repeated = {key: each.first for key, each in key_states.items() if each.first is not None}
-            places = find_new(drafts, firsts, repeated, remembers_keys=window_ms > 0)
-            new = [(drafts[place], ids[place]) for place in places]
-            upload_id = next((draft.pieces.place for draft in drafts if draft.pieces is not None), None)
+            new_indexes = find_new(drafts, firsts, repeated, remembers_keys=window_ms > 0)
+            new = [(drafts[index], ids[index]) for index in new_indexes]
+            upload_id = next((draft.pieces.blob_id for draft in drafts if draft.pieces is not None), None)
             sizes = [draft.bytes for draft, _ in new]
             try:
                 quota_writes = (
@@ -134,7 +134,7 @@ class ObjectEnqueue:
             await self._write(
                 row, new, key_states, now_ms, notices, reason, extra_writes, quota_writes, is_retry=was_retry
             )
-            return make_results(drafts, places, [id for _, id in new], repeated)
+            return make_results(drafts, new_indexes, [id for _, id in new], repeated)
 
         return await retry_conflicts(
             enqueue,

@@ -97,7 +97,7 @@ class ObjectNodeNumbers:
             self._held = await self._documents.write(self._held.key, encode(body), self._held)
             await self._skew.measure(self._held.key, before_ms, self._clock.now_ms())
         except PreconditionFailed:
-            _log.warning("node number %d was taken by another process; leasing a new one", self._ids.node)
+            _log.warning("node_number_lost number=%d: another process took it; leasing a new one", self._ids.node)
             await self.lease()
 
     async def release(self) -> None:

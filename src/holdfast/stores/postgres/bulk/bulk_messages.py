@@ -49,10 +49,10 @@ class BulkMessages:
         """Return the messages of these queues."""
         if len(refs) == len(self.refs):
             return self
-        places = [place for place, ref in enumerate(self.refs) if ref in refs]
-        found = pc.index_in(self.rows.column("ref"), pa.array(places, pa.int32()))
+        indexes = [index for index, ref in enumerate(self.refs) if ref in refs]
+        found = pc.index_in(self.rows.column("ref"), pa.array(indexes, pa.int32()))
         rows = self.rows.set_column(self.rows.schema.get_field_index("ref"), "ref", found)
-        return BulkMessages(tuple(self.refs[place] for place in places), rows.filter(pc.is_valid(found)))
+        return BulkMessages(tuple(self.refs[index] for index in indexes), rows.filter(pc.is_valid(found)))
 
     def drafts(self) -> dict[QueueRef, list[Draft]]:
         """Return the rows as drafts. The rows must come from `check_rows`."""
@@ -73,12 +73,12 @@ class BulkMessages:
 def bulk_from_drafts(drafts: Mapping[QueueRef, Sequence[Draft]]) -> BulkMessages:
     """Return checked drafts as columns. They must have neither groups nor payloads in pieces."""
     flat = [draft for each in drafts.values() for draft in each]
-    places = [place for place, each in enumerate(drafts.values()) for _ in each]
+    indexes = [index for index, each in enumerate(drafts.values()) for _ in each]
     arrays = {
         name: pa.array([value(draft) for draft in flat], kind)
         for name, (kind, value) in {**_ALWAYS, **_SOMETIMES}.items()
     }
-    return BulkMessages(tuple(drafts), _filled({"ref": pa.array(places, pa.int32()), **arrays}))
+    return BulkMessages(tuple(drafts), _filled({"ref": pa.array(indexes, pa.int32()), **arrays}))
 
 
 def check_rows(rows: pa.RecordBatch, max_payload: int) -> BulkMessages:
@@ -89,9 +89,9 @@ def check_rows(rows: pa.RecordBatch, max_payload: int) -> BulkMessages:
     sizes = pc.binary_length(payload).cast(pa.int64())
     check_size("payload", pc.max(sizes).as_py() or 0, max_payload)
     kinds = [check_text("content_type", each) for each in types.dictionary.to_pylist()]
-    refs, places = _refs(given["tenant"].dictionary_encode(), given["queue"].dictionary_encode())
+    refs, indexes = _refs(given["tenant"].dictionary_encode(), given["queue"].dictionary_encode())
     arrays = {
-        "ref": places,
+        "ref": indexes,
         "payload": payload,
         "bytes": sizes,
         "is_json": pa.array([each == JSON for each in kinds], pa.bool_()).take(types.indices),

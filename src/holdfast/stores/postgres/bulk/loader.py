@@ -86,7 +86,7 @@ class Loader:
         `priority`, as `load` does."""
         plain = check_rows(rows, self._max_payload)
         large = plain.rows.column("ref").filter(pc.greater(plain.rows.column("bytes"), PIECES_ABOVE))
-        special = {plain.refs[place] for place in large.to_pylist()}
+        special = {plain.refs[index] for index in large.to_pylist()}
         drafts = plain.only(special).drafts() if special else {}
         return self._loop.run_until_complete(self._load(plain.only(set(plain.refs) - special), drafts))
 

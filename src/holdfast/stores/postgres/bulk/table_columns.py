@@ -73,14 +73,14 @@ class BulkRows:
 
     def sizes(self) -> Iterable[tuple[QueueInfo, list[int]]]:
         """Return the sizes of the messages of each queue."""
-        return ((self.infos[place], each) for place, each in self._by_queue(self.bulk.rows.column("bytes")))
+        return ((self.infos[index], each) for index, each in self._by_queue(self.bulk.rows.column("bytes")))
 
     def ready_at(self) -> dict[QueueRef, int]:
         """Return when the first message of each queue can be claimed, without paused queues."""
         return {
-            self.bulk.refs[place]: min(each)
-            for place, each in self._by_queue(self.visible_at)
-            if not self.infos[place].row.is_paused
+            self.bulk.refs[index]: min(each)
+            for index, each in self._by_queue(self.visible_at)
+            if not self.infos[index].row.is_paused
         }
 
     def items(self) -> dict[str, Field]:
@@ -122,10 +122,10 @@ class BulkRows:
 
     def counts(self) -> list[tuple[int, ...]]:
         """Return rows of `count_lines`: queue key, waiting, delayed, in flight, failed, kept, bytes."""
-        delayed = {place: sum(at > self.now for at in each) for place, each in self._by_queue(self.visible_at)}
+        delayed = {index: sum(at > self.now for at in each) for index, each in self._by_queue(self.visible_at)}
         return [
-            (self.infos[place].key, len(each), delayed[place], 0, 0, 0, sum(each))
-            for place, each in self._by_queue(self.bulk.rows.column("bytes"))
+            (self.infos[index].key, len(each), delayed[index], 0, 0, 0, sum(each))
+            for index, each in self._by_queue(self.bulk.rows.column("bytes"))
         ]
 
     def _expires_at(self) -> pa.Array:
@@ -139,8 +139,8 @@ class BulkRows:
         if len(self.infos) == 1:
             return [(0, column.to_pylist())] if len(column) else []
         found: defaultdict[int, list[int]] = defaultdict(list)
-        for place, value in zip(self.bulk.rows.column("ref").to_pylist(), column.to_pylist(), strict=True):
-            found[place].append(value)
+        for index, value in zip(self.bulk.rows.column("ref").to_pylist(), column.to_pylist(), strict=True):
+            found[index].append(value)
         return found.items()
 
 

@@ -85,7 +85,7 @@ class PostgresNodeNumbers:
             return
         rows = await self._cluster.shards[0].fetch(_RENEW, self._ids.node, self._holder, self._ids.highest)
         if not rows:
-            _log.warning("node number %d was given to another server; leasing a new one", self._ids.node)
+            _log.warning("node_number_lost number=%d: another server has it; leasing a new one", self._ids.node)
             await self.lease()
 
     async def run(self, clock: Clock) -> None:

@@ -146,7 +146,7 @@ async def delete_rows(shard: PostgresDatabase, key: int) -> None:
         await shard.fetch(f"DELETE FROM {table} WHERE queue_key = $1", key)
 
 
-async def _drop_some(place: int, connection: Any) -> int:
+async def _drop_some(blob_id: int, connection: Any) -> int:
     """Delete some pieces of a payload, and return how many."""
-    status = await connection.execute(SQL["drop_pieces"], place, _DROP)
+    status = await connection.execute(SQL["drop_pieces"], blob_id, _DROP)
     return int(status.rpartition(" ")[2])

@@ -79,7 +79,7 @@ async def land(
     """
     async with connection.transaction():
         known, has_table = await _lock(connection, log_shard)
-        fresh = [(place, call) for place, call in calls if not _has(known, place)]
+        fresh = [(number, call) for number, call in calls if not _has(known, number)]
         queues, revisions = await _queues(connection, fresh)
         elsewhere: set[QueueRef] = set()
         if uses_slots and (unknown := {call.ref for _, call in fresh} - set(queues)):
@@ -99,25 +99,27 @@ async def land(
         if rows:
             landed = await _store(connection, rows, queues, has_table=has_table, given_now=given_now)
         dropped = await _drop(connection, stray, len(rows)) if stray else {}
-        left = {place for place, _ in moved}
-        ranges = _without(span, left) if span else [range(place, place + 1) for place, _ in fresh if place not in left]
+        left = {number for number, _ in moved}
+        ranges = (
+            _without(span, left) if span else [range(number, number + 1) for number, _ in fresh if number not in left]
+        )
         if ranges:
             firsts, ends = [each.start for each in ranges], [each.stop for each in ranges]
             await connection.execute(SQL["landed_more"], *log_shard, firsts, ends)
     return Landed(landed, len(calls) - len(fresh), dropped, revisions, moved)
 
 
-async def note_landed(connection: Any, log_shard: LogShard, places: list[int]) -> None:
+async def note_landed(connection: Any, log_shard: LogShard, numbers: list[int]) -> None:
     """Note calls as landed here that another database has stored."""
     async with connection.transaction():
         await _lock(connection, log_shard)
-        await connection.execute(SQL["landed_more"], *log_shard, places, [place + 1 for place in places])
+        await connection.execute(SQL["landed_more"], *log_shard, numbers, [number + 1 for number in numbers])
 
 
 async def landed_numbers(connection: Any, log_shard: LogShard) -> list[range]:
     """Return the record numbers of a log's part that are noted as landed here."""
-    places = await connection.fetchval(SQL["landed_of"], *log_shard)
-    return [range(each.lower, each.upper) for each in places or ()]
+    numbers = await connection.fetchval(SQL["landed_of"], *log_shard)
+    return [range(each.lower, each.upper) for each in numbers or ()]
 
 
 async def _elsewhere(connection: Any, refs: set[QueueRef]) -> set[QueueRef]:
@@ -127,12 +129,12 @@ async def _elsewhere(connection: Any, refs: set[QueueRef]) -> set[QueueRef]:
     return {ref for ref, slot in slots.items() if slot in gone}
 
 
-def _without(span: range, places: set[int]) -> list[range]:
+def _without(span: range, numbers: set[int]) -> list[range]:
     """Return the ranges of the span without these numbers."""
     ranges, first = [], span.start
-    for place in sorted(places):
-        ranges.append(range(first, place))
-        first = place + 1
+    for number in sorted(numbers):
+        ranges.append(range(first, number))
+        first = number + 1
     ranges.append(range(first, span.stop))
     return [each for each in ranges if each]
 
@@ -147,10 +149,10 @@ async def _lock(connection: Any, log_shard: LogShard) -> tuple[list[Any], bool]:
     return row["places"], row["has_table"]
 
 
-def _has(known: list[Any], place: int) -> bool:
+def _has(known: list[Any], number: int) -> bool:
     """Return whether the record number is in one of the ranges."""
-    at = bisect_right(known, place, key=lambda each: each.lower)
-    return at > 0 and place < known[at - 1].upper
+    at = bisect_right(known, number, key=lambda each: each.lower)
+    return at > 0 and number < known[at - 1].upper
 
 
 async def _queues(

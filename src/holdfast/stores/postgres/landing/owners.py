@@ -33,18 +33,18 @@ async def land_on_owners(
     if landed[0].moved:
         await cluster.refresh()
         by_owner: defaultdict[int, list[tuple[int, LoggedCall]]] = defaultdict(list)
-        for place, call in landed[0].moved:
-            by_owner[cluster.number_of(call.ref)].append((place, call))
+        for number, call in landed[0].moved:
+            by_owner[cluster.number_of(call.ref)].append((number, call))
         for owner, moved in by_owner.items():
             if owner == here.number:
                 raise QueueMoved(moved[0][1].ref)
             landed.append(await cluster.shards[owner].use(partial(once, moved, None)))
             if landed[-1].moved:
                 raise QueueMoved(landed[-1].moved[0][1].ref)
-            await here.use(partial(_note, log_shard, [place for place, _ in moved]))
+            await here.use(partial(_note, log_shard, [number for number, _ in moved]))
     return landed
 
 
-async def _note(log_shard: LogShard, places: list[int], connection: Any) -> None:
+async def _note(log_shard: LogShard, numbers: list[int], connection: Any) -> None:
     """Note calls as landed that another database has stored."""
-    await note_landed(connection, log_shard, places)
+    await note_landed(connection, log_shard, numbers)

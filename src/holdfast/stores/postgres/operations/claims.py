@@ -119,8 +119,8 @@ class PostgresClaims:
         info = await self._directory.known(ref)
         if info is None:
             return []
-        place = (-1, 0, 0) if behind is None else behind.order_key
-        rows = await info.shard.fetch(SQL["reserve"], info.key, self._cluster.time_argument(now_ms), number, *place)
+        order_key = (-1, 0, 0) if behind is None else behind.order_key
+        rows = await info.shard.fetch(SQL["reserve"], info.key, self._cluster.time_argument(now_ms), number, *order_key)
         return [Reserved(*row) for row in rows]
 
     async def _take(self, info: QueueInfo, asks: list[ClaimRequest], now_ms: int, *, waits_for_ends: bool) -> list[Any]:

@@ -174,7 +174,7 @@ class PostgresMoves:
             pieces = entry.envelope.pieces
             for number in range(0 if pieces is None else piece_count(pieces.size)):
                 assert pieces is not None
-                rows = await source.fetch(SQL["piece"], pieces.place, number)
+                rows = await source.fetch(SQL["piece"], pieces.blob_id, number)
                 if not rows:
                     break  # the message is gone and will not be moved
                 blob_id = blob_ids[entry.envelope.id]

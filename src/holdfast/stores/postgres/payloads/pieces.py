@@ -6,9 +6,9 @@
     being moved to   a row of `arrivals` on the other database, under a blob id of its own there
       a database
 
-The columns call a blob id `place`. Sweeps delete abandoned pieces in bounded steps, so no ack has to delete a gigabyte.
-Pieces are never deleted while a message has them, and no blob id is used twice: a reader finds the payload it began
-with, or nothing.
+The SQL columns call a blob id `place`. Sweeps delete abandoned pieces in bounded steps, so no ack has to delete a
+gigabyte. Pieces are never deleted while a message has them, and no blob id is used twice: a reader finds the payload it
+began with, or nothing.
 """
 
 from typing import Any, Self
@@ -57,7 +57,7 @@ class PostgresPayloads:
     async def take(self, connection: Any, drafts: list[Draft], now_ms: int) -> list[Draft]:
         """Return the drafts with large payloads in pieces: staged uploads become the message's, and whole payloads are
         split. Raise `StoreUnavailable` if an upload was given up."""
-        staged = [draft.pieces.place for draft in drafts if draft.pieces is not None]
+        staged = [draft.pieces.blob_id for draft in drafts if draft.pieces is not None]
         if staged:
             taken = await connection.fetch(SQL["take_stages"], staged)
             if len(taken) < len(staged):
@@ -82,7 +82,7 @@ class PostgresPayloads:
     async def write_blob_ids(self, connection: Any, info: QueueInfo, ids: list[int], drafts: list[Draft]) -> None:
         """Write the blob ids of payloads in pieces to messages that were just enqueued."""
         rows = [
-            (id, each.pieces.place, each.pieces.size, each.pieces.checksum)
+            (id, each.pieces.blob_id, each.pieces.size, each.pieces.checksum)
             for id, each in zip(ids, drafts, strict=True)
             if each.pieces is not None
         ]
@@ -92,7 +92,7 @@ class PostgresPayloads:
     async def edit(self, connection: Any, old: Envelope, new: Envelope, now_ms: int) -> Envelope:
         """Replace a message's payload, and give up the pieces of the old one."""
         if old.pieces is not None:
-            await connection.execute(SQL["give_up_places"], [old.pieces.place])
+            await connection.execute(SQL["give_up_places"], [old.pieces.blob_id])
         if len(new.payload) <= PIECES_ABOVE:
             return new
         return replace(new, payload=b"", pieces=await self.put(connection, new.payload, now_ms))
@@ -142,7 +142,7 @@ class PostgresPieceCursor:
         self._directory = directory
         self._ref = ref
         self._id = id
-        self._blob_id = pieces.place
+        self._blob_id = pieces.blob_id
         self._checker = PieceChecker(pieces, start)
 
     async def next(self) -> bytes | None:

@@ -90,9 +90,9 @@ class PostgresStaging:
                 raise _abandoned_error()
             await self._check_quotas(writer, writer.bytes_with(piece))
             if writer.pieces:
-                rows = await writer.shard.fetch(SQL["stage_more"], writer.place, writer.pieces, piece)
+                rows = await writer.shard.fetch(SQL["stage_more"], writer.blob_id, writer.pieces, piece)
             else:
-                rows = await writer.shard.fetch(SQL["stage_first"], writer.place, writer.ref.tenant, piece)
+                rows = await writer.shard.fetch(SQL["stage_first"], writer.blob_id, writer.ref.tenant, piece)
             if not rows:
                 raise _abandoned_error()
             writer.count_piece(piece)
@@ -105,7 +105,7 @@ class PostgresStaging:
         if not quotas.limits_totals or await self._is_duplicate(writer):
             return
         messages = kept = 0
-        for _, [row] in await self._cluster.fetch_all(SQL["staged"], tenant, writer.place):
+        for _, [row] in await self._cluster.fetch_all(SQL["staged"], tenant, writer.blob_id):
             messages += row["messages"] + row["uploads"]
             kept += row["bytes"] + row["uploaded"]
         check_quotas(tenant, quotas, messages, kept, [size])
@@ -120,7 +120,7 @@ class PostgresStaging:
 
     def abandon(self, writer: "PostgresStage") -> None:
         """Abandon an upload, unless it was enqueued."""
-        if self._writers.pop(writer.place, None) is not None:
+        if self._writers.pop(writer.blob_id, None) is not None:
             self.driver.background(self._abandon(writer))
 
     async def _abandon(self, writer: "PostgresStage") -> None:
@@ -128,12 +128,12 @@ class PostgresStaging:
             async with writer.turn:
                 writer.is_closed = True
                 if writer.pieces:
-                    await writer.shard.fetch(SQL["give_up_stage"], writer.place)
+                    await writer.shard.fetch(SQL["give_up_stage"], writer.blob_id)
                     notices = Notices()
                     notices.deadline(self._cluster.database_time(writer.now_ms))
                     self.driver.publish(notices)
         except StoreUnavailable as error:
-            _log.debug("an upload could not be abandoned; a sweep will do it: %s", error.message)
+            _log.debug("upload_not_abandoned error=%s: a sweep will abandon it", error.message)
 
     async def run(self, clock: Clock) -> None:
         """Report uploads in progress to the databases, until cancelled."""
@@ -144,7 +144,7 @@ class PostgresStaging:
         failure: Exception | None = None
         by_shard: defaultdict[PostgresDatabase, list[int]] = defaultdict(list)
         for writer in list(self._writers.values()):
-            by_shard[writer.shard].append(writer.place)
+            by_shard[writer.shard].append(writer.blob_id)
         for shard, blob_ids in by_shard.items():
             try:
                 await shard.fetch(SQL["keep_stages"], blob_ids)

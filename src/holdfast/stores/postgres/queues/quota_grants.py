@@ -206,7 +206,7 @@ class QuotaGrants:
             try:
                 await self.note_used(tenant, shard)
             except StoreUnavailable as error:
-                _log.debug("the usage of tenant %s on a database could not be noted yet: %s", tenant, error.message)
+                _log.debug("usage_not_noted tenant=%s error=%s", tenant, error.message)
 
     async def note_used(self, tenant: str, shard: PostgresDatabase) -> None:
         """Grant a shard its current usage, for messages that came without asking: from another shard, or before there

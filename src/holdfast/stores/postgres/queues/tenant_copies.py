@@ -43,7 +43,7 @@ class TenantCopies:
                 await self._grants.note_used(row["tenant"], shard)
             except StoreUnavailable as error:
                 _log.debug(
-                    "the configuration of tenant %s could not be sent to a database yet: %s",
+                    "tenant_copy_not_sent tenant=%s error=%s",
                     row["tenant"],
                     error.message,
                 )

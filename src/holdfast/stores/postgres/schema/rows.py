@@ -79,9 +79,9 @@ def decode_deliveries(rows: Sequence[Any], *, with_state: bool) -> list[Delivery
     for row in rows:
         # fmt: off
         (
-            _now, _is_paused, _drain_until, _has_groups, _is_due, _delayed_at, _leased_at, _ready_at, _place,
+            _now, _is_paused, _drain_until, _has_groups, _is_due, _delayed_at, _leased_at, _ready_at, _blob_id,
             id, priority, attempt, version, token, lease_expires_at, created_at, _bytes, is_json,
-            content_type, headers, group, correlation_id, state, payload, place, size, checksum,
+            content_type, headers, group, correlation_id, state, payload, blob_id, size, checksum,
         ) = row
         # fmt: on
         deliveries.append(
@@ -90,7 +90,7 @@ def decode_deliveries(rows: Sequence[Any], *, with_state: bool) -> list[Delivery
                 given_correlation_id=correlation_id,
                 receipt=Receipt(id, token, version),
                 payload=payload,
-                pieces=None if place is None else Pieces(place, size, checksum),
+                pieces=None if blob_id is None else Pieces(blob_id, size, checksum),
                 content_type=BYTES if content_type is None else decode_type(content_type),
                 is_json=is_json,
                 headers=_decode_headers(headers) if headers else {},
@@ -202,12 +202,12 @@ def encode_lives(lives: list[tuple[int, int, Life]]) -> list[list[Any]]:
 
 def _envelope(row: Any, payload: bytes) -> Envelope:
     headers = row["headers"]
-    place = row["piece_place"]
+    blob_id = row["piece_place"]
     return Envelope(
         id=row["id"],
         enqueued_at=row["created_at"],
         payload=payload,
-        pieces=None if place is None else Pieces(place, row["piece_size"], row["piece_checksum"]),
+        pieces=None if blob_id is None else Pieces(blob_id, row["piece_size"], row["piece_checksum"]),
         content_type=decode_type(row["content_type"]),
         headers=_decode_headers(headers) if headers else {},
         ttl_ms=row["ttl_ms"],

@@ -2,5 +2,5 @@
 
 Nothing here states a rule of the life cycle; the statements of `shortcuts` repeat rules for speed and are tested
 against the shared logic.
-Start reading at `runner`, then `unit`; the order of all locks is in `locks`.
+Start reading at `runner.py`, then `unit.py`; the order of all locks is in `locks.py`.
 """

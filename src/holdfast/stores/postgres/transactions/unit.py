@@ -272,7 +272,7 @@ class PostgresUnit(PendingWrites):
         await self.connection.execute(
             *(SQL["edit"], queue.key, envelope.id, envelope.payload, encode_type(envelope.content_type)),
             *(envelope.is_json, envelope.bytes),
-            *((None, None, None) if pieces is None else (pieces.place, pieces.size, pieces.checksum)),
+            *((None, None, None) if pieces is None else (pieces.blob_id, pieces.size, pieces.checksum)),
         )
         self.notices.deadline(self.now_ms)  # sweeps delete the pieces of the old payload
         self.count_bytes(queue.key, envelope.bytes - entry.bytes)
@@ -289,8 +289,8 @@ class PostgresUnit(PendingWrites):
         keys = sorted(firsts)  # all callers insert in the same order
         new: set[str] = set()
         if window_ms:
-            places = [firsts[key] for key in keys]
-            columns = [ids[place] for place in places], [drafts[place].correlation_id for place in places]
+            indexes = [firsts[key] for key in keys]
+            columns = [ids[index] for index in indexes], [drafts[index].correlation_id for index in indexes]
             ends_at = self.now_ms + window_ms
             rows = await self.connection.fetch(SQL["remember_keys"], queue.key, keys, *columns, ends_at, self.now_ms)
             new = {row["key"] for row in rows}
@@ -302,7 +302,7 @@ class PostgresUnit(PendingWrites):
             for row in rows
         }
         # The ids were taken in the order of all drafts, which is the order of delivery.
-        self._ids = [ids[place] for place in find_new(drafts, firsts, seen, remembers_keys=window_ms > 0)]
+        self._ids = [ids[index] for index in find_new(drafts, firsts, seen, remembers_keys=window_ms > 0)]
         return seen
 
     async def add(self, queue: QueueInfo, drafts: list[Draft], reason: str | None) -> Sequence[int]:

@@ -130,7 +130,7 @@ class Database(RocksWrites):
                 restore_original(saved)
             raise make_opening_error(self.path, error) from None
         for saved in repaired:
-            _log.warning("%s was torn in a change that had not taken effect, and was repaired", saved.stem)
+            _log.warning("manifest_repaired file=%s: it was torn in a change that had not taken effect", saved.stem)
             saved.unlink()
         self._use(database)
         self.handles = [None, *map(database.get_column_family_handle, keys.FAMILY_NAMES[1:])]

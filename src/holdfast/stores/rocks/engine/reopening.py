@@ -67,6 +67,7 @@ class Reopening:
 
     @property
     def is_trying(self) -> bool:
+        """Return whether an attempt is in progress."""
         return self._attempt is not None
 
     def stopped(self, cause: str) -> None:
@@ -193,7 +194,9 @@ def close_stopped(database: Database) -> None:
     except HandleNotClosed:
         raise
     except StoreUnavailable as error:
-        _log.debug("%s", error.message)  # its last flush failed because the disk did, but it is closed
+        _log.debug(
+            "store_closing_failed error=%s", error.message
+        )  # its last flush failed because the disk did, but it is closed
 
 
 async def close_all_stopped(runtime: Runtime, databases: Iterable[Database]) -> None:
@@ -218,7 +221,7 @@ def close_databases(databases: Iterable[Database], layout: Layout, *, had_stoppe
             note_closed(layout)
     elif had_stopped:
         # Every call since the stop has failed, so no change depends on a clean close.
-        _log.warning("%s", failure.message)
+        _log.warning("store_closing_failed error=%s", failure.message)
     else:
         raise failure
 

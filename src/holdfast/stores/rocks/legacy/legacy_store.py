@@ -86,11 +86,10 @@ class LegacyStore:
         self._runtime = runtime
         self._database = LegacyDatabase(self._path)
         _log.warning(
-            "%s is of the legacy layout (fields in the order %s): it is opened read-only, as the queue %s. "
-            "To make it a store: holdfast db migrate %s",
+            "legacy_store_opened path=%s queue=%s order=%r: it is read-only; migrate it with: holdfast db migrate %s",
             self._path,
-            self._database.order,
             LEGACY_QUEUE,
+            str(self._database.order),
             self._path,
         )
 
@@ -232,7 +231,7 @@ def _index_of(database: LegacyDatabase) -> _Index:
             unreadable += found.is_unreadable
     if unreadable:
         _log.warning(
-            "%s has %d keys or values that cannot be read, and leaves them out. `holdfast db migrate %s` names some",
+            "legacy_keys_unreadable path=%s number=%d: they are left out; `holdfast db migrate %s` names some",
             database.path,
             unreadable,
             database.path,

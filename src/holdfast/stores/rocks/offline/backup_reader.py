@@ -158,7 +158,7 @@ class CopyMessages:
             life = message.first if own is None else decode_life(own)[1]
             envelope = message.envelope
             if envelope.pieces is not None:
-                space = keys.PIECES + envelope.pieces.place.to_bytes(8, "big")
+                space = keys.PIECES + envelope.pieces.blob_id.to_bytes(8, "big")
                 parts = [part for _, part in shard.items(keys.INDEXES, space, keys.after(space))]
                 envelope = msgspec.structs.replace(envelope, payload=b"".join(parts), pieces=None)
             yield Found(envelope, life, StateDocument())

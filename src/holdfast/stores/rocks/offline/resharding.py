@@ -228,7 +228,7 @@ class _Split:
         self.messages += 1
         pieces = decode_message(keys.parse_id(key[keys.P_SIZE :]), value).envelope.pieces
         if pieces is not None:
-            self._blob_owners[keys.pack_blob_id(pieces.place)] = self._owner(key[: keys.P_SIZE])
+            self._blob_owners[keys.pack_blob_id(pieces.blob_id)] = self._owner(key[: keys.P_SIZE])
 
     def _queues(self, database: ReadOnlyStore) -> Iterator[tuple[int, _Item]]:
         for key, value in database.items(keys.DIRECTORY, b"", b"\xff"):

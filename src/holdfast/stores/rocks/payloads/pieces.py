@@ -42,7 +42,7 @@ def delete_pieces(engine: Engine, pieces: Pieces) -> None:
     """Delete all pieces of a payload in the open commit."""
     # A range deletion for each large payload would slow down every later read of the column family.
     for number in range(piece_count(pieces.size)):
-        engine.delete(piece_key(pieces.place, number), keys.INDEXES)
+        engine.delete(piece_key(pieces.blob_id, number), keys.INDEXES)
 
 
 def load_payload(engine: Engine, envelope: Envelope) -> Envelope:
@@ -77,7 +77,7 @@ class RocksPieceCursor:
         if not self._is_written:
             self._engine.write()  # the payload may still be in the open commit
             self._is_written = True
-        key = piece_key(self._pieces.place, checker.number)
+        key = piece_key(self._pieces.blob_id, checker.number)
         self.has_failed = True
         piece = checker.check(self._engine.database.get_uncached(keys.INDEXES, key))
         self.has_failed = False

@@ -82,7 +82,7 @@ class RocksStaging:
         now_ms = self._runtime.clock.now_ms()
         self._room.check(now_ms, len(piece))
         self._check_quotas(writer, piece, now_ms)
-        engine, blob_id = self._engine, writer.place
+        engine, blob_id = self._engine, writer.blob_id
         engine.begin()
         if not writer.pieces:
             engine.insert(keys.STAGES + keys.pack_blob_id(blob_id), b"", keys.INDEXES)
@@ -110,11 +110,11 @@ class RocksStaging:
 
     def abandon(self, writer: "RocksStage") -> None:
         """Discard an upload, unless it belongs to a message now."""
-        if self._writers.pop(writer.place, None) is None:
+        if self._writers.pop(writer.blob_id, None) is None:
             return
         self._catalog.tenants.release_queue_id(writer.ref)
         if writer.pieces:
-            self.abandon_blob(writer.place)
+            self.abandon_blob(writer.blob_id)
 
     def abandon_blob(self, blob_id: int) -> None:
         """Let sweeps delete the pieces of a payload."""
@@ -126,7 +126,7 @@ class RocksStaging:
     def check(self, pieces: Pieces) -> None:
         """Raise `StoreUnavailable` if the payload of a draft is no longer one of the unfinished uploads of this
         shard."""
-        writer = self._writers.get(pieces.place)
+        writer = self._writers.get(pieces.blob_id)
         if writer is None:
             raise StoreUnavailable("the store was reopened after this payload was uploaded: upload it again")
         if writer.staging is not self:
@@ -136,7 +136,7 @@ class RocksStaging:
 
     def attach(self, pieces: Pieces) -> None:
         """Mark an upload as the payload of the message that the open commit adds."""
-        del self._writers[pieces.place]
+        del self._writers[pieces.blob_id]
         self.attach_copy(pieces)
 
     # --- Copies from another shard ---------------------------------------------------------------------------------
@@ -147,20 +147,20 @@ class RocksStaging:
         Return False if the payload was deleted there during the copy. Sweeps delete an incomplete copy.
         """
         # Sweeps must not delete this copy if an earlier one under the same blob id was abandoned.
-        self._abandoned = [blob_id for blob_id in self._abandoned if blob_id != pieces.place]
+        self._abandoned = [blob_id for blob_id in self._abandoned if blob_id != pieces.blob_id]
         cursor, number = RocksPieceCursor(source, pieces), 0
         try:
             while (piece := cursor.next()) is not None:
-                await self._copy_piece(pieces.place, number, piece)
+                await self._copy_piece(pieces.blob_id, number, piece)
                 number += 1
         except StoreUnavailable:
-            self.abandon_blob(pieces.place)
+            self.abandon_blob(pieces.blob_id)
             source.check()
             if not cursor.has_failed:
                 raise
             return False
         except BaseException:
-            self.abandon_blob(pieces.place)
+            self.abandon_blob(pieces.blob_id)
             raise
         return True
 
@@ -178,14 +178,14 @@ class RocksStaging:
 
     def attach_copy(self, pieces: Pieces) -> None:
         """Mark a copied payload as that of the message that the open commit adds."""
-        self._engine.delete(keys.STAGES + keys.pack_blob_id(pieces.place), keys.INDEXES)
+        self._engine.delete(keys.STAGES + keys.pack_blob_id(pieces.blob_id), keys.INDEXES)
 
     def abandon_copies(self, copied: Iterable[Pieces]) -> None:
         """Let sweeps delete the copies that do not belong to a message."""
         self._engine.write()
         for pieces in copied:
-            if self._engine.database.get(keys.INDEXES, keys.STAGES + keys.pack_blob_id(pieces.place)) is not None:
-                self.abandon_blob(pieces.place)
+            if self._engine.database.get(keys.INDEXES, keys.STAGES + keys.pack_blob_id(pieces.blob_id)) is not None:
+                self.abandon_blob(pieces.blob_id)
 
     # --- Sweeping ----------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class RocksStaging:
 
 
 class RocksStage(StageWriter):
-    """The writer of one upload. Its `place` is the blob id."""
+    """The writer of one upload."""
 
     def __init__(self, staging: RocksStaging, ref: QueueRef, draft: Draft, blob_id: int) -> None:
         super().__init__(ref, draft, blob_id, PIECE_BYTES)

@@ -73,7 +73,7 @@ class RocksUnits(UnitWrites):
         """Run a step that moves messages to a queue of another shard.
 
         `commit` ends the step in both shards. Payloads in pieces are moved only if `RocksStaging.copy` has copied them
-        before; `copied` has the numbers of their pieces' place.
+        before; `copied` has their blob ids.
         """
         both = (self, other)
         for units in both:
@@ -231,7 +231,7 @@ class RocksUnits(UnitWrites):
         if self._other is not None:
             for index, entry in enumerate(found):
                 pieces = entry.envelope.pieces
-                if pieces is not None and pieces.place not in self._copied:
+                if pieces is not None and pieces.blob_id not in self._copied:
                     return found[:index], entry.envelope.id - 1
         return found, found[-1].envelope.id if len(found) == limit else None
 

@@ -65,6 +65,7 @@ class Role(NamedTuple):
 
     @property
     def format(self) -> int:
+        """Return the format of a directory with this role."""
         return _WITHOUT_SHARDS if self == WHOLE_STORE else FORMAT
 
 

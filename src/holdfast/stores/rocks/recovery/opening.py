@@ -189,7 +189,7 @@ def _check_rocksdb_logs(path: Path, owner: int | None, *, has_power_failed: bool
         raise damage.as_error(path)
     damage.cut()
     _log.warning(
-        "%s is cut at byte %d: a power cut has lost writes there that had not been synced",
+        "rocksdb_log_cut path=%s at=%d: a power cut has lost writes there that had not been synced",
         damage.log,
         damage.offset,
     )

@@ -18,7 +18,7 @@ _BLOB_ID_SIZE = 8
 
 def check_payload(database: MergedReads, pieces: Pieces, queue: object, id16: bytes, findings: Findings) -> None:
     """Check that the pieces of a message's payload are numbered without gaps, and have the right sizes and checksum."""
-    space = keys.PIECES + keys.pack_blob_id(pieces.place)
+    space = keys.PIECES + keys.pack_blob_id(pieces.blob_id)
     count = -(-pieces.size // _PIECE_BYTES)
     found = right = checksum = 0
     for key, piece in database.items(keys.INDEXES, space, keys.after(space)):
@@ -70,7 +70,7 @@ def _find_strays(database: MergedReads, findings: Findings) -> None:
         except StoreUnavailable:
             continue  # the check of the messages has reported it
         if pieces is not None:
-            owners[keys.pack_blob_id(pieces.place)] += 1
+            owners[keys.pack_blob_id(pieces.blob_id)] += 1
     for key in database.scan(keys.INDEXES, keys.STAGES, keys.after(keys.STAGES)):
         blob_id = key[len(keys.STAGES) :]
         if owners[blob_id]:
