@@ -1,33 +1,17 @@
 """The results of `holdfast verify`: the counts of a full scan, and the violations that it found."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.events import Event
 from holdfast.model.ids import from_bytes, to_uuid
-from holdfast.model.message import State
+from holdfast.model.invariants.damage import DamageKind, Problem
 
 # Maximum number of violations that a report lists. Further ones are only counted, so that the report of a badly damaged
 # store does not fill the memory.
 MAX_LISTED = 200
-
-# The states that a message may be in after its last event; None: it may be gone.
-STATES_AFTER: dict[Event, frozenset[State | None]] = {
-    Event.ENQUEUED: frozenset({State.READY}),
-    Event.CLAIMED: frozenset({State.IN_FLIGHT}),
-    Event.EXTENDED: frozenset({State.IN_FLIGHT}),
-    Event.RETRIED: frozenset({State.READY}),
-    Event.EXPIRED: frozenset({State.READY}),
-    Event.RELEASED: frozenset({State.READY}),
-    Event.REDRIVEN: frozenset({State.READY}),
-    Event.MOVED: frozenset({State.READY, State.FAILED}),
-    Event.FAILED: frozenset({State.FAILED}),
-    Event.SUCCEEDED: frozenset({State.SUCCEEDED, None}),
-    Event.REMOVED: frozenset({None}),
-}
 
 # Called with the name of the current check, the amount of it that is done, and its total.
 Progress = Callable[[str, int, int], None]
@@ -36,6 +20,7 @@ Progress = Callable[[str, int, int], None]
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """One broken invariant, with the queue and the message that it concerns, if any."""
 
+    damage: DamageKind
     what: str
     queue: str | None = None
     id: str | None = None
@@ -44,7 +29,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
         return (
             " ".join(part for part in (self.queue, self.id) if part)
             + (": " if self.queue or self.id else "")
-            + self.what
+            + f"{self.what} [{self.damage}]"
         )
 
 
@@ -94,12 +79,18 @@ class Findings:
         self.totals: Counter[str] = Counter()
         self._progress = progress
 
-    def add(self, what: str, queue: object = None, id16: bytes | None = None) -> None:
+    def add(self, damage: DamageKind, what: str, queue: object = None, id16: bytes | None = None) -> None:
         """Add a violation. `queue` and the binary id `id16` name the queue and the message that it concerns."""
         self.number += 1
         if len(self.listed) < MAX_LISTED:
             name = None if queue is None else str(queue)
-            self.listed.append(Violation(what=what, queue=name, id=None if id16 is None else format_id(id16)))
+            id = None if id16 is None else format_id(id16)
+            self.listed.append(Violation(damage=damage, what=what, queue=name, id=id))
+
+    def add_all(self, problems: Iterable[Problem], queue: object = None, id16: bytes | None = None) -> None:
+        """Add a violation for each problem of one record."""
+        for damage, what in problems:
+            self.add(damage, what, queue, id16)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Report progress to the caller of the scan, if it asked for it."""

@@ -89,8 +89,8 @@ def _forget_message(damager: Damager, name: str) -> None:
 def test_a_message_that_the_journal_has_and_the_store_lost_is_named(made: Made, name: str, event: str) -> None:
     violations = damaged(made, lambda damager: _forget_message(damager, name))
 
-    said = f"acme/jobs {str_of(made.ids[name])}: its last event in the journal is {event}, but it does not exist"
-    assert said in violations
+    said = f"its last event in the journal is {event}, but it does not exist [message-lost]"
+    assert f"acme/jobs {str_of(made.ids[name])}: {said}" in violations
 
 
 @pytest.mark.parametrize("name", ["removed", "idle 0"])
@@ -99,13 +99,14 @@ def test_a_message_that_came_back_after_its_end_is_named(made: Made, name: str) 
 
     violations = damaged(made, lambda d: d.put(M, p + d.ids[name], d.get(M, JOBS + d.ids["urgent"])))
 
-    assert f"{queue} {str_of(made.ids[name])}: its last event in the journal is {event}, but it is ready" in violations
+    said = f"its last event in the journal is {event}, but it is ready [journal-state]"
+    assert f"{queue} {str_of(made.ids[name])}: {said}" in violations
 
 
 def test_a_version_that_the_journal_does_not_know_is_named(made: Made) -> None:
     violations = damaged(made, lambda d: d.change_life(LE, JOBS + d.ids["in flight"], version=9))
 
-    said = "its last event in the journal is of version 1, but it has version 9"
+    said = "its last event in the journal is of version 1, but it has version 9 [journal-version]"
     assert f"acme/jobs {str_of(made.ids['in flight'])}: {said}" in violations
 
 
@@ -115,15 +116,15 @@ def test_a_message_that_never_was_in_the_journal_is_named(made: Made) -> None:
 
     violations = damaged(made, lambda d: d.put(M, JOBS + stranger, d.get(M, JOBS + d.ids["urgent"])))
 
-    said = f"acme/jobs {str_of(stranger)}: is not in the journal, which has earlier messages"
+    said = f"acme/jobs {str_of(stranger)}: is not in the journal, which has earlier messages [journal-missing]"
     assert said in violations
 
 
 def test_a_message_in_another_queue_than_its_last_event_is_named(made: Made) -> None:
     violations = damaged(made, lambda d: d.put(M, GROUPED + d.ids["ready"], d.get(M, JOBS + d.ids["ready"])))
 
-    said = f"acme/grouped {str_of(made.ids['ready'])}: its last event in the journal is of queue acme/jobs"
-    assert said in violations
+    said = "its last event in the journal is of queue acme/jobs [message-misplaced]"
+    assert f"acme/grouped {str_of(made.ids['ready'])}: {said}" in violations
 
 
 def test_a_long_journal_is_read_in_shares_with_the_same_result(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

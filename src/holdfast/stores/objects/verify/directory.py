@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import node_of
+from holdfast.model.invariants.damage import DamageKind
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings
 from holdfast.stores.objects.buckets.bucket import ListedObject
@@ -42,15 +43,15 @@ class DirectoryFound:
 async def read_directory(reader: VerifyReader, findings: Findings) -> DirectoryFound:
     """Read and check all tenants and their queues."""
     found = DirectoryFound()
-    numbers = await _read(reader, layout.TENANTS, TenantsDocument, findings)
-    head = await _read(reader, layout.JOURNAL_HEAD, JournalDocument, findings)
+    numbers = await _read(reader, layout.TENANTS, TenantsDocument, DamageKind.STORE_UNREADABLE, findings)
+    head = await _read(reader, layout.JOURNAL_HEAD, JournalDocument, DamageKind.JOURNAL_UNREADABLE, findings)
     found.emptied_upto = 0 if head is None else head.emptied_upto
     found.has_journal_head = head is not None
     tenants = {} if numbers is None else numbers.tenants
     for number, times in Counter(tenants.values()).items():
         if times > 1:
             names = ", ".join(sorted(name for name, each in tenants.items() if each == number))
-            findings.add(f"tenants {names} share number {number}")
+            findings.add(DamageKind.NUMBER_SHARED, f"tenants {names} share number {number}")
     found.tenants = set(tenants)
     for name in sorted(tenants):
         await _read_tenant(reader, name, tenants[name], found, findings)
@@ -59,43 +60,55 @@ async def read_directory(reader: VerifyReader, findings: Findings) -> DirectoryF
     return found
 
 
-async def _read(reader: VerifyReader, key: str, kind: type[P], findings: Findings) -> P | None:
+async def _read(reader: VerifyReader, key: str, kind: type[P], damage: DamageKind, findings: Findings) -> P | None:
     try:
         return await reader.read_json(key, kind)
     except StoreUnavailable as error:
-        findings.add(error.message)
+        findings.add(damage, error.message)
         return None
 
 
 async def _read_tenant(reader: VerifyReader, name: str, number: int, found: DirectoryFound, findings: Findings) -> None:
-    tenant = await _read(reader, layout.tenant(name), TenantDocument, findings)
+    tenant = await _read(reader, layout.tenant(name), TenantDocument, DamageKind.TENANT_UNREADABLE, findings)
     if tenant is None:
         findings.totals["leftovers"] += 1  # an interrupted creation; the next one uses the number
         if await reader.is_there(layout.quota_guard(name)) and not await reader.is_there(layout.tenant(name)):
-            findings.add(f"{layout.tenant(name)} is missing, but the tenant had quotas: {layout.quota_guard(name)}")
+            findings.add(
+                DamageKind.TENANT_LOST,
+                f"{layout.tenant(name)} is missing, but the tenant had quotas: {layout.quota_guard(name)}",
+            )
         return
     try:
         await _check_document(reader, layout.quota_guard(name), QuotaGuardBody)
     except StoreUnavailable as error:
-        findings.add(error.message)
+        findings.add(DamageKind.TENANT_UNREADABLE, error.message)
     if tenant.tenant_id != number:
-        findings.add(f"tenant {name} has number {tenant.tenant_id}, but {number} in the list of tenants")
+        findings.add(
+            DamageKind.NUMBER_SHARED,
+            f"tenant {name} has number {tenant.tenant_id}, but {number} in the list of tenants",
+        )
     for given, times in Counter(tenant.queues.values()).items():
         if times > 1:
             names = ", ".join(sorted(queue for queue, each in tenant.queues.items() if each == given))
-            findings.add(f"queues {names} of tenant {name} share number {given}")
+            findings.add(DamageKind.NUMBER_SHARED, f"queues {names} of tenant {name} share number {given}")
         if given >= tenant.next_queue_id:
-            findings.add(f"tenant {name} would assign number {given} to another queue as well")
+            findings.add(
+                DamageKind.NUMBER_REUSABLE, f"tenant {name} would assign number {given} to another queue as well"
+            )
     for queue, given in sorted(tenant.queues.items()):
         ref = QueueRef(name, queue)
-        document = await _read(reader, layout.policy(ref), QueueDocument, findings)
+        document = await _read(reader, layout.policy(ref), QueueDocument, DamageKind.QUEUE_UNREADABLE, findings)
         if document is None or document.is_deleted:
             # Created or deleted half way: the next creation, or the next sweep, continues.
             findings.totals["leftovers"] += 1
             (found.without_policy if document is None else found.others).add(ref)
             continue
         if document.queue_id != given:
-            findings.add(f"its policy has number {document.queue_id}, but its tenant's list has {given}", ref)
+            findings.add(
+                DamageKind.NUMBER_SHARED,
+                f"its policy has number {document.queue_id}, but its tenant's list has {given}",
+                ref,
+            )
         found.queues.add(ref)
 
 
@@ -103,13 +116,15 @@ async def check_unlisted(
     reader: VerifyReader, ref: QueueRef, items: Sequence[ListedObject], findings: Findings
 ) -> None:
     """Check a prefix that no tenant lists as a queue: only the policy of a deleted queue may exist there."""
-    document = await _read(reader, layout.policy(ref), QueueDocument, findings)
+    document = await _read(reader, layout.policy(ref), QueueDocument, DamageKind.QUEUE_UNREADABLE, findings)
     if document is not None and not document.is_deleted:
-        findings.add("has a policy, but its tenant does not list it", ref)
+        findings.add(DamageKind.QUEUE_UNLISTED, "has a policy, but its tenant does not list it", ref)
     rest = [item.key for item in items if item.key != layout.policy(ref)]
     still = [key for key in rest[:100] if await reader.is_there(key)]
     if still:
-        findings.add(f"is not a queue, but {len(rest)} objects have its prefix, first {still[0]}", ref)
+        findings.add(
+            DamageKind.QUEUE_UNKNOWN, f"is not a queue, but {len(rest)} objects have its prefix, first {still[0]}", ref
+        )
 
 
 async def check_policy(reader: VerifyReader, ref: QueueRef, evidence: str, findings: Findings) -> bool:
@@ -119,7 +134,7 @@ async def check_policy(reader: VerifyReader, ref: QueueRef, evidence: str, findi
     """
     if await reader.is_there(layout.policy(ref)):
         return False  # damaged, which is already reported, or created meanwhile
-    findings.add(f"its policy is missing: {layout.policy(ref)}; {evidence}", ref)
+    findings.add(DamageKind.POLICY_LOST, f"its policy is missing: {layout.policy(ref)}; {evidence}", ref)
     return True
 
 
@@ -127,7 +142,10 @@ async def check_nodes(reader: VerifyReader, ids: Iterable[int], findings: Findin
     """Check that the node number of each id has a document. Without it, another process could make the same ids."""
     for number in sorted({node_of(id) for id in ids}):
         if not await reader.is_there(layout.node(number)):
-            findings.add(f"{layout.node(number)} is missing, but there are messages whose ids have this node number")
+            findings.add(
+                DamageKind.NODE_LOST,
+                f"{layout.node(number)} is missing, but there are messages whose ids have this node number",
+            )
 
 
 async def check_internal(reader: VerifyReader, items: Sequence[ListedObject], findings: Findings) -> None:
@@ -143,9 +161,9 @@ async def check_internal(reader: VerifyReader, items: Sequence[ListedObject], fi
                 await _check_document(reader, item.key, StepBody)
                 findings.totals["leftovers"] += 1
             else:
-                findings.add(f"{item.key} is of no known kind")
+                findings.add(DamageKind.ENTRY_UNKNOWN, f"{item.key} is of no known kind")
         except StoreUnavailable as error:
-            findings.add(error.message)
+            findings.add(DamageKind.STORE_UNREADABLE, error.message)
 
     await reader.each(items, check)
 

@@ -7,10 +7,12 @@ import msgspec
 
 from holdfast.background import sleep_for
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.events import Event
+from holdfast.model.events import JournalEvent
 from holdfast.model.ids import to_bytes
+from holdfast.model.invariants.damage import DamageKind, Problem
+from holdfast.model.invariants.journal import EventStep, check_last_event, check_next_event
 from holdfast.model.names import QueueRef
-from holdfast.stores.findings import STATES_AFTER, Findings
+from holdfast.stores.findings import Findings
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import SegmentBody
 from holdfast.stores.objects.journal.journal import PER_SEGMENT
@@ -28,8 +30,7 @@ class LastEvent(NamedTuple):
     """The last event of a message, in whichever queue."""
 
     ref: QueueRef
-    event: Event
-    version: int
+    step: EventStep
 
 
 class _JournalReader:
@@ -60,12 +61,23 @@ class _JournalReader:
                 raise StoreUnavailable(f"{key} is damaged: {error}") from None
             expected = range(self.next * PER_SEGMENT, self.next * PER_SEGMENT + len(segment.events))
             if [event.seq for event in segment.events] != list(expected):
-                self._findings.add(f"the events of journal segment {self.next} are not numbered without a gap")
+                self._findings.add(
+                    DamageKind.JOURNAL_GAP, f"the events of journal segment {self.next} are not numbered without a gap"
+                )
             for event in segment.events:
-                self.last[event.snowflake] = LastEvent(QueueRef(event.tenant, event.queue), event.event, event.version)
+                self._note(event)
             self._findings.totals["events"] += len(segment.events)
             self.next += 1
             self._findings.progress("journal", self.next, self.next)
+
+    def _note(self, event: JournalEvent) -> None:
+        """Note an event as its message's last one, and check that it may follow the previous one."""
+        ref, id = QueueRef(event.tenant, event.queue), event.snowflake
+        step = EventStep(event.event, event.attempt, event.version, event.reason)
+        before = self.last.get(id)
+        if before is not None:
+            self._findings.add_all(check_next_event(before.step, step), ref, to_bytes(id))
+        self.last[id] = LastEvent(ref, step)
 
 
 async def check_journal(
@@ -79,7 +91,7 @@ async def check_journal(
     for ref in sorted(directory.without_policy & {last.ref for last in journal.last.values()}):
         await check_policy(reader, ref, "the journal has events of it", findings)
     suspects = [id for id, last in journal.last.items() if _find_mismatch(last, found.get(id)) is not None]
-    wrong: dict[int, str] = {}
+    wrong: dict[int, Problem] = {}
     # A missing message was deleted meanwhile, or moved: its last event is in the journal by now.
     for _ in range(_TRIES):
         if not suspects:
@@ -91,15 +103,15 @@ async def check_journal(
         # Only a message that did not change while the journal was read to its end can be compared.
         messages = {id: message for id, message in (await _find_all(reader, refs)).items() if before.get(id) == message}
         wrong = {
-            id: what
+            id: problem
             for id, message in messages.items()
-            if (what := _find_mismatch(journal.last[id], message)) is not None
+            if (problem := _find_mismatch(journal.last[id], message)) is not None
         }
         suspects = list(wrong)
-    for id, what in wrong.items():
+    for id, problem in wrong.items():
         ref = journal.last[id].ref
         if ref in directory.queues:
-            findings.add(what, ref, to_bytes(id))
+            findings.add(*problem, ref, to_bytes(id))
 
 
 async def _check_end(
@@ -109,19 +121,26 @@ async def _check_end(
     async for page in reader.bucket.pages(layout.JOURNAL, layout.segment(journal.next)):
         beyond = [int(layout.stem(item.key)) for item in page]
         if beyond and not await reader.is_there(layout.segment(journal.next)):
-            findings.add(f"the journal has a gap: segment {journal.next} is missing, but {beyond[0]} exists")
+            findings.add(
+                DamageKind.JOURNAL_GAP,
+                f"the journal has a gap: segment {journal.next} is missing, but {beyond[0]} exists",
+            )
         break
     if journal.next > 2 and not directory.has_journal_head and not await reader.is_there(layout.JOURNAL_HEAD):
         # The head is written after each segment, so a crash may have come before its first write.
-        findings.add(f"{layout.JOURNAL_HEAD} is missing, but the journal has segments up to {journal.next - 1}")
+        findings.add(
+            DamageKind.JOURNAL_GAP,
+            f"{layout.JOURNAL_HEAD} is missing, but the journal has segments up to {journal.next - 1}",
+        )
     if directory.emptied_upto >= journal.next:
         findings.add(
+            DamageKind.JOURNAL_GAP,
             f"the journal's outboxes are emptied up to segment {directory.emptied_upto}, but it ends before "
-            f"{journal.next}"
+            f"{journal.next}",
         )
 
 
-def _find_mismatch(last: LastEvent, message: FoundMessage | None) -> str | None:
+def _find_mismatch(last: LastEvent, message: FoundMessage | None) -> Problem | None:
     """Return how the last event contradicts the stored message, or None. Events in the outbox come after the
     journal's."""
     body = None if message is None else message.body
@@ -129,17 +148,12 @@ def _find_mismatch(last: LastEvent, message: FoundMessage | None) -> str | None:
         newest = body.outbox[-1].event
         event, version = newest.event, newest.version
     else:
-        event, version = last.event, last.version
-    after = STATES_AFTER[event]
-    if body is None or not body.is_message:
-        return None if None in after or body is not None else f"its last event is {event}, but the message is missing"
-    if body.life.state not in after:
-        return f"its last event is {event}, but it is {body.life.state}"
-    return (
-        None
-        if body.life.version == version
-        else (f"its last event is of version {version}, but it has version {body.life.version}")
-    )
+        event, version = last.step.event, last.step.version
+    if body is None:
+        return next(check_last_event(event, version, None, 0), None)
+    if not body.is_message:
+        return None  # a stub, or the metadata of a message that has ended
+    return next(check_last_event(event, version, body.life.state, body.life.version), None)
 
 
 async def _find_all(reader: VerifyReader, refs: dict[int, QueueRef]) -> dict[int, FoundMessage | None]:

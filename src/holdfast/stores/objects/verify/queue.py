@@ -7,6 +7,7 @@ from typing import NamedTuple
 from holdfast.background import sleep_for
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import to_bytes
+from holdfast.model.invariants.damage import DamageKind, Problem
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings
@@ -58,7 +59,7 @@ class ObjectQueueCheck:
         await check_side_objects(self._reader, ref, rest, queue.ids, self._findings)
 
     async def _check_some(self, queue: _Queue, keys: list[str]) -> None:
-        wrong: dict[str, list[str]] = {}
+        wrong: dict[str, list[Problem]] = {}
         duplicates: list[tuple[str, str]] = []
 
         async def check(key: str) -> None:
@@ -87,14 +88,14 @@ class ObjectQueueCheck:
             body, problems = await self._look(queue.ref, key)
             if body is not None and problems and await read_message(self._reader, key) != body:
                 return  # it has changed meanwhile
-            for what in problems:
-                if what in wrong[key]:
-                    self._add(queue.ref, key, what)
+            for problem in problems:
+                if problem in wrong[key]:
+                    self._add(queue.ref, key, problem)
 
         await self._reader.each(wrong, check_again)
         for one, other in duplicates:
             if await self._are_both(one, other):
-                self._add(queue.ref, other, f"is in two places: {one} too")
+                self._add(queue.ref, other, Problem(DamageKind.MESSAGE_TWICE, f"is in two places: {one} too"))
 
     async def _is_message(self, key: str) -> bool:
         body = await read_message(self._reader, key)
@@ -111,12 +112,12 @@ class ObjectQueueCheck:
             and await read_message(self._reader, one) == before
         )
 
-    async def _look(self, ref: QueueRef, key: str) -> tuple[MessageBody | None, list[str]]:
+    async def _look(self, ref: QueueRef, key: str) -> tuple[MessageBody | None, list[Problem]]:
         """Return the metadata at a key, and its problems."""
         try:
             body = await read_message(self._reader, key)
         except StoreUnavailable as error:
-            return None, [error.message]
+            return None, [Problem(DamageKind.MESSAGE_UNREADABLE, error.message)]
         return body, [] if body is None else await problems_of(self._reader, ref, key, body)
 
     def _count(self, key: str, body: MessageBody) -> None:
@@ -139,6 +140,6 @@ class ObjectQueueCheck:
             case State.SUCCEEDED:
                 totals["succeeded"] += 1
 
-    def _add(self, ref: QueueRef, key: str, what: str) -> None:
+    def _add(self, ref: QueueRef, key: str, problem: Problem) -> None:
         id = layout.parse_id(key)
-        self._findings.add(what, ref, None if id is None else to_bytes(id))
+        self._findings.add(*problem, ref, None if id is None else to_bytes(id))

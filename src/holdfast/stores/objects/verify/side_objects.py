@@ -1,10 +1,14 @@
 """Check the other objects of a queue: payloads, states, groups, keys, ledgers, schedules."""
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.model.errors import StoreUnavailable
+from holdfast.model.invariants.damage import DamageKind, Problem
+from holdfast.model.invariants.side_records import check_open_claim, check_schedule
+from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule
 from holdfast.stores.findings import Findings
@@ -13,7 +17,7 @@ from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import GroupBody, KeyBody, LedgerBody
 from holdfast.stores.objects.verify.reader import VerifyReader
 
-Check = Callable[[str, bytes], list[str]]
+Check = Callable[[str, bytes], Iterable[Problem]]
 
 
 async def check_side_objects(
@@ -31,24 +35,23 @@ async def check_side_objects(
         if is_marker or folder in ("msg", "state"):
             id = layout.parse_id(item.key)
             if id is None or (folder == "msg" and not rest.endswith(layout.PAYLOAD)):
-                findings.add(f"{item.key} is of no known kind", ref)
+                findings.add(DamageKind.ENTRY_UNKNOWN, f"{item.key} is of no known kind", ref)
             elif id not in ids and not await _has_metadata(reader, ref, id):
                 is_payload = folder == "msg"
                 findings.totals["unfinished" if is_payload else "leftovers"] += 1
                 findings.totals["unfinished_bytes"] += item.size if is_payload else 0
             return
-        if (judge := _KINDS.get(folder)) is None or not rest.endswith(layout.METADATA):
-            findings.add(f"{item.key} is of no known kind", ref)
+        if (kind := _KINDS.get(folder)) is None or not rest.endswith(layout.METADATA):
+            findings.add(DamageKind.ENTRY_UNKNOWN, f"{item.key} is of no known kind", ref)
             return
         try:
             body = await reader.read_document(item.key)
             if body is not None:
-                for what in judge(layout.stem(item.key), body):
-                    findings.add(what, ref)
+                findings.add_all(kind.check(layout.stem(item.key), body), ref)
         except StoreUnavailable as error:
-            findings.add(error.message, ref)
+            findings.add(kind.unreadable, error.message, ref)
         except msgspec.MsgspecError as error:
-            findings.add(f"{item.key} is damaged: {error}", ref)
+            findings.add(kind.unreadable, f"{item.key} is damaged: {error}", ref)
 
     await reader.each(items, check)
 
@@ -61,46 +64,39 @@ async def _has_metadata(reader: VerifyReader, ref: QueueRef, id: int) -> bool:
     return False
 
 
-def _check_batch(name: str, raw: bytes) -> list[str]:
+def _check_batch(name: str, raw: bytes) -> Iterable[Problem]:
     msgspec.msgpack.decode(raw, type=GroupBody)
     return []
 
 
-def _check_key(name: str, raw: bytes) -> list[str]:
+def _check_key(name: str, raw: bytes) -> Iterable[Problem]:
     msgspec.msgpack.decode(raw, type=KeyBody)
     return []
 
 
-def _check_ledger(name: str, raw: bytes) -> list[str]:
+def _check_ledger(name: str, raw: bytes) -> Iterator[Problem]:
     body = msgspec.msgpack.decode(raw, type=LedgerBody)
-    problems = []
     if layout.hash_name(body.consumer) != name:
-        problems.append(f"the ledger of {body.consumer!r} is stored under {name}")
-    problems += [
-        f"claim {number} of the ledger of {body.consumer!r} is open, although it was closed"
-        for number in body.open
-        if number <= body.closed_upto
-    ]
-    if any(len(token) != 16 for _, receipts in body.open.values() for _, token, _ in receipts):
-        problems.append(f"the ledger of {body.consumer!r} has an invalid receipt")
-    return problems
+        yield Problem(DamageKind.LEDGER_UNREADABLE, f"the ledger of {body.consumer!r} is stored under {name}")
+    for number, (_, receipts) in body.open.items():
+        held = [Receipt(*receipt) for receipt in receipts]
+        yield from check_open_claim(repr(body.consumer), number, held, body.closed_upto)
 
 
-def _check_schedule(name: str, raw: bytes) -> list[str]:
-    schedule = msgspec.msgpack.decode(raw, type=Schedule)
-    problems = []
-    if schedule.name != name:
-        problems.append(f"schedule {schedule.name!r} is stored under {name!r}")
-    if (schedule.cron is None) == (schedule.every_ms is None):
-        problems.append(f"schedule {name!r} must have either a cron line or an interval")
-    if schedule.last_at is not None and schedule.next_at is not None and schedule.next_at <= schedule.last_at:
-        problems.append(f"schedule {name!r} would fire its last tick again")
-    return problems
+def _check_schedule(name: str, raw: bytes) -> Iterator[Problem]:
+    yield from check_schedule(name, msgspec.msgpack.decode(raw, type=Schedule))
 
 
-_KINDS: dict[str, Check] = {
-    "group": _check_batch,
-    "key": _check_key,
-    "ledger": _check_ledger,
-    "schedule": _check_schedule,
+class _Kind(NamedTuple):
+    """A kind of document: its check, and the name of the finding if it cannot be read."""
+
+    check: Check
+    unreadable: DamageKind
+
+
+_KINDS: dict[str, _Kind] = {
+    "group": _Kind(_check_batch, DamageKind.GROUP_IN_FLIGHT),
+    "key": _Kind(_check_key, DamageKind.KEY_UNREADABLE),
+    "ledger": _Kind(_check_ledger, DamageKind.LEDGER_UNREADABLE),
+    "schedule": _Kind(_check_schedule, DamageKind.SCHEDULE_UNREADABLE),
 }

@@ -11,6 +11,7 @@ from functools import partial
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.invariants.damage import DamageKind
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings, Progress, Report
 from holdfast.stores.objects.buckets.bucket import Bucket, ListedObject, Unanswered
@@ -92,7 +93,7 @@ async def _objects_by_queue(
             if tenant + "/" == layout.INTERNAL or (rest in ("tenant.json", "room.pb") and tenant in directory.tenants):
                 continue
             if not rest.startswith("q/") or rest.count("/") < 2:
-                findings.add(f"{item.key} is of no known kind")
+                findings.add(DamageKind.ENTRY_UNKNOWN, f"{item.key} is of no known kind")
                 continue
             ref = QueueRef(tenant, rest.split("/", 2)[1])
             if ref != here:
@@ -109,4 +110,4 @@ async def _guard(findings: Findings, what: str, check: Callable[[], Awaitable[No
     try:
         await check()
     except StoreUnavailable as error:
-        findings.add(f"{what} cannot be checked to the end: {error}")
+        findings.add(DamageKind.STORE_UNREADABLE, f"{what} cannot be checked to the end: {error}")

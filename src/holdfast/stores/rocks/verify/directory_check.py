@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.model.invariants.damage import DamageKind
+from holdfast.model.invariants.side_records import check_config, check_names, check_policy
 from holdfast.model.limits import is_limited
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings
@@ -67,7 +69,10 @@ def read_directories(shards: Sequence[MergedReads], findings: Findings) -> list[
     _read_tenants(shards[0], tenants, findings)
     for number, database in enumerate(shards[1:], 1):
         for name, _ in _items(database, keys.TENANTS):
-            findings.add(f"shard {number} has a row of tenant {name!r}: all rows of tenants are in the first shard")
+            findings.add(
+                DamageKind.QUEUE_MISPLACED,
+                f"shard {number} has a row of tenant {name!r}: all rows of tenants are in the first shard",
+            )
     directories = [_read_directory(database, tenants, findings) for database in shards]
     highest_id = max(directory.highest_id for directory in directories)
     owners: dict[QueueRef, int] = {}
@@ -76,11 +81,19 @@ def read_directories(shards: Sequence[MergedReads], findings: Findings) -> list[
         directory.highest_id = highest_id
         for row in directory.queues:
             if row.ref in owners:
-                findings.add(f"is in the directories of shard {owners[row.ref]} and shard {number}", row.ref)
+                findings.add(
+                    DamageKind.QUEUE_MISPLACED,
+                    f"is in the directories of shard {owners[row.ref]} and shard {number}",
+                    row.ref,
+                )
             owners[row.ref] = number
             owner = keys.shard_of(keys.prefix(row.tenant_id, row.queue_id), len(shards))
             if owner != number:
-                findings.add(f"is in shard {number}, but its number belongs to shard {owner}", row.ref)
+                findings.add(
+                    DamageKind.QUEUE_MISPLACED,
+                    f"is in shard {number}, but its number belongs to shard {owner}",
+                    row.ref,
+                )
     findings.totals["tenants"] = len(tenants)
     findings.totals["queues"] = len(owners)
     return directories
@@ -99,50 +112,64 @@ def _read_directory(database: MergedReads, tenants: dict[int, str], findings: Fi
 
 def _read_tenants(database: MergedReads, tenants: dict[int, str], findings: Findings) -> None:
     for name, raw in _items(database, keys.TENANTS):
-        row = _decode(raw, TenantRow, f"tenant {name!r}", findings)
+        row = _decode(raw, TenantRow, f"tenant {name!r}", DamageKind.TENANT_UNREADABLE, findings)
         if row is None:
             continue
+        findings.add_all(check_config(row.tenant, row.config))
         if row.tenant.encode() != name:
-            findings.add(f"tenant {row.tenant!r} is stored under the name {name!r}")
+            findings.add(DamageKind.NAME_MISMATCH, f"tenant {row.tenant!r} is stored under the name {name!r}")
         if row.tenant_id in tenants:
-            findings.add(f"tenants {tenants[row.tenant_id]!r} and {row.tenant!r} share number {row.tenant_id}")
+            findings.add(
+                DamageKind.NUMBER_SHARED,
+                f"tenants {tenants[row.tenant_id]!r} and {row.tenant!r} share number {row.tenant_id}",
+            )
         tenants[row.tenant_id] = row.tenant
     # A new tenant gets the number of tenants plus one. After a gap, that number would be given twice.
     if tenants and max(tenants) != len(tenants):
-        findings.add(f"{len(tenants)} tenants, but the highest number is {max(tenants)}")
+        findings.add(DamageKind.NUMBER_REUSABLE, f"{len(tenants)} tenants, but the highest number is {max(tenants)}")
 
 
 def _read_names(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
     for p, raw in _items(database, keys.QUEUE_NAMES):
-        ref = _decode(raw, QueueRef, f"queue name {p.hex()}", findings)
+        ref = _decode(raw, QueueRef, f"queue name {p.hex()}", DamageKind.QUEUE_UNREADABLE, findings)
         if ref is None:
             continue
         if len(p) != keys.P_SIZE:
-            findings.add(f"the name of {ref} is stored under {p.hex()}, which is not a queue's number")
+            findings.add(
+                DamageKind.NAME_MISMATCH, f"the name of {ref} is stored under {p.hex()}, which is not a queue's number"
+            )
             continue
         directory.names[p] = ref
         tenant_id, _ = keys.parse_prefix(p)
         if directory.tenants.get(tenant_id) != ref.tenant:
-            findings.add(f"its name belongs to tenant number {tenant_id}, which is not {ref.tenant!r}", ref)
+            findings.add(
+                DamageKind.TENANT_LOST,
+                f"its name belongs to tenant number {tenant_id}, which is not {ref.tenant!r}",
+                ref,
+            )
 
 
 def _read_queues(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
     for key, raw in _items(database, keys.QUEUES):
-        row = _decode(raw, QueueRow, f"queue {key!r}", findings)
+        row = _decode(raw, QueueRow, f"queue {key!r}", DamageKind.QUEUE_UNREADABLE, findings)
         if row is None:
             continue
+        findings.add_all(check_names(row.ref), row.ref)
+        findings.add_all(check_policy(row.policy), row.ref)
         p = keys.prefix(row.tenant_id, row.queue_id)
         if key != row.tenant_id.to_bytes(4, "big") + row.ref.queue.encode():
-            findings.add(f"the directory has it under {key!r}", row.ref)
+            findings.add(DamageKind.NAME_MISMATCH, f"the directory has it under {key!r}", row.ref)
         if directory.tenants.get(row.tenant_id) != row.ref.tenant:
-            findings.add(f"its tenant does not have the number {row.tenant_id}", row.ref)
+            findings.add(DamageKind.TENANT_LOST, f"its tenant does not have the number {row.tenant_id}", row.ref)
         if p in directory.live:
-            findings.add(f"shares its number with {directory.live[p]}", row.ref)
+            findings.add(DamageKind.NUMBER_SHARED, f"shares its number with {directory.live[p]}", row.ref)
             continue
         if directory.names.get(p) != row.ref:
             # A new queue gets the number after the highest one that has a name, so without its name this number could
             # be given again.
-            findings.add(f"number {row.queue_id} is not in the list of names ever given", row.ref)
+            findings.add(
+                DamageKind.NUMBER_REUSABLE, f"number {row.queue_id} is not in the list of names ever given", row.ref
+            )
         directory.live[p] = row.ref
         directory.queues.append(row)
 
@@ -152,24 +179,24 @@ def _read_counters(database: MergedReads, directory: StoredDirectory, findings: 
         try:
             counters = decode_counters(raw)
         except struct.error as error:
-            findings.add(f"its counters are damaged: {error}", directory.title(p))
+            findings.add(DamageKind.COUNT_MISMATCH, f"its counters are damaged: {error}", directory.title(p))
             continue
         if p not in directory.live:
-            findings.add("has counters, but is not in the directory", directory.title(p))
+            findings.add(DamageKind.QUEUE_UNKNOWN, "has counters, but is not in the directory", directory.title(p))
         directory.counters[p] = counters
 
 
 def _read_facts(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
     for name, raw in _items(database, keys.META):
         if _FACTS.get(name) != len(raw):
-            findings.add(f"the fact {name!r} of the store is unknown or damaged")
+            findings.add(DamageKind.STORE_UNREADABLE, f"the fact {name!r} of the store is unknown or damaged")
         elif name == _HIGHEST:
             directory.highest_id = int.from_bytes(raw, "big")
         elif name == _INDEXED:
             directory.is_indexed = True
     for key in database.scan(keys.DIRECTORY, b"", b"\xff"):
         if key[:2] not in _DIRECTORY_SPACES:
-            findings.add(f"the directory has a key of an unknown kind: {key!r}")
+            findings.add(DamageKind.ENTRY_UNKNOWN, f"the directory has a key of an unknown kind: {key!r}")
 
 
 def _check_indexes(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
@@ -180,9 +207,15 @@ def _check_indexes(database: MergedReads, directory: StoredDirectory, findings: 
         wanted = {keys.prefix(row.tenant_id, row.queue_id) for row in rows}
         found = {p for p, _ in _items(database, space)}
         for p in sorted(wanted - found):
-            findings.add(f"is missing from the index of queues {what}", directory.title(p))
+            findings.add(
+                DamageKind.QUEUE_INDEX_MISMATCH, f"is missing from the index of queues {what}", directory.title(p)
+            )
         for p in sorted(found - wanted):
-            findings.add(f"is in the index of queues {what}, but must not be", directory.title(p))
+            findings.add(
+                DamageKind.QUEUE_INDEX_MISMATCH,
+                f"is in the index of queues {what}, but must not be",
+                directory.title(p),
+            )
 
 
 def check_prefixes(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
@@ -194,7 +227,7 @@ def check_prefixes(database: MergedReads, directory: StoredDirectory, findings: 
     lower = b""
     while (key := next(database.scan(keys.INDEXES, lower, b"\xff"), None)) is not None:
         if key[:1] not in _INDEX_SPACES:
-            findings.add(f"the indexes have a key of an unknown kind: {key!r}")
+            findings.add(DamageKind.ENTRY_UNKNOWN, f"the indexes have a key of an unknown kind: {key!r}")
         lower = keys.after(key[:1])
 
 
@@ -206,7 +239,11 @@ def _check_space(
         p = key[len(space) : len(space) + keys.P_SIZE]
         if p not in directory.live:
             where = f"{keys.FAMILY_NAMES[family]} {space.decode()}".strip()
-            findings.add(f"is not in the directory, but {where!r} has entries of it", directory.title(p))
+            findings.add(
+                DamageKind.QUEUE_UNKNOWN,
+                f"is not in the directory, but {where!r} has entries of it",
+                directory.title(p),
+            )
         lower = keys.after(space + p)
 
 
@@ -214,9 +251,9 @@ def _items(database: MergedReads, space: bytes) -> list[tuple[bytes, bytes]]:
     return [(key[len(space) :], raw) for key, raw in database.items(keys.DIRECTORY, space, keys.after(space))]
 
 
-def _decode(raw: bytes, kind: type[T], what: str, findings: Findings) -> T | None:
+def _decode(raw: bytes, kind: type[T], what: str, damage: DamageKind, findings: Findings) -> T | None:
     try:
         return msgspec.msgpack.decode(raw, type=kind)
     except msgspec.MsgspecError as error:
-        findings.add(f"{what} is damaged: {error}")
+        findings.add(damage, f"{what} is damaged: {error}")
         return None

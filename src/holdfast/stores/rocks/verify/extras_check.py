@@ -6,6 +6,8 @@ from itertools import islice
 
 import msgspec
 
+from holdfast.model.invariants.damage import DamageKind
+from holdfast.model.invariants.side_records import check_open_claim, check_schedule
 from holdfast.model.message import Receipt
 from holdfast.model.schedules import Schedule
 from holdfast.stores.findings import Findings
@@ -31,6 +33,7 @@ def check_groups(
     for name in busy.keys() | in_flight.keys():
         if busy.get(name, 0) != in_flight[name] or busy.get(name) == 0:
             findings.add(
+                DamageKind.GROUP_IN_FLIGHT,
                 f"group {name.hex()} counts {busy.get(name, 0)} in flight (ix b), a full scan finds {in_flight[name]}",
                 queue,
             )
@@ -62,16 +65,24 @@ def check_seen(database: MergedReads, p: bytes, queue: object, highest_id: int, 
         for key, raw in chunk:
             name = key[len(space) :]
             if len(raw) < _SEEN.size:
-                findings.add(f"idempotency key {name!r} (ix i) is damaged", queue)
+                findings.add(DamageKind.KEY_UNREADABLE, f"idempotency key {name!r} (ix i) is damaged", queue)
                 continue
             id, until = _SEEN.unpack_from(raw)
             if id > highest_id:
-                findings.add(f"idempotency key {name!r} (ix i) names a message with an id that was never given", queue)
+                findings.add(
+                    DamageKind.KEY_ID_INVALID,
+                    f"idempotency key {name!r} (ix i) names a message with an id that was never given",
+                    queue,
+                )
             ends.append(keys.SEEN_ENDS + keys.instant(until) + p + name)
             names.append(name)
         for name, end in zip(names, database.get_many(keys.INDEXES, ends) if ends else [], strict=True):
             if end is None:
-                findings.add(f"idempotency key {name!r} (ix i) has no end (ix e): it would be kept for ever", queue)
+                findings.add(
+                    DamageKind.KEY_END_MISMATCH,
+                    f"idempotency key {name!r} (ix i) has no end (ix e): it would be kept for ever",
+                    queue,
+                )
 
 
 def check_ledgers(database: MergedReads, p: bytes, queue: object, findings: Findings) -> None:
@@ -82,19 +93,23 @@ def check_ledgers(database: MergedReads, p: bytes, queue: object, findings: Find
         if len(raw) == 8:
             closed[key[len(space) :]] = keys.parse_instant(raw)
         else:
-            findings.add(f"the end of ledger {key[len(space) :].hex()} (ix o) is damaged", queue)
+            findings.add(
+                DamageKind.LEDGER_UNREADABLE, f"the end of ledger {key[len(space) :].hex()} (ix o) is damaged", queue
+            )
     space = keys.LEDGER + p
     for key, raw in database.items(keys.INDEXES, space, keys.after(space)):
         consumer, number = key[len(space) : -8], keys.parse_instant(key[-8:])
         try:
             _, receipts = msgspec.msgpack.decode(raw, type=_Claim)
         except msgspec.MsgspecError as error:
-            findings.add(f"claim {number} of ledger {consumer.hex()} (ix l) is damaged: {error}", queue)
+            findings.add(
+                DamageKind.LEDGER_UNREADABLE,
+                f"claim {number} of ledger {consumer.hex()} (ix l) is damaged: {error}",
+                queue,
+            )
             continue
-        if number <= closed.get(consumer, -1):
-            findings.add(f"claim {number} of ledger {consumer.hex()} (ix l) is open, but was closed (ix o)", queue)
-        if any(len(receipt.token) != 16 for receipt in receipts):
-            findings.add(f"claim {number} of ledger {consumer.hex()} (ix l) has an invalid receipt", queue)
+        shown = f"{consumer.hex()} (ix l)"
+        findings.add_all(check_open_claim(shown, number, receipts, closed.get(consumer)), queue)
 
 
 def check_schedules(database: MergedReads, p: bytes, queue: object, highest_id: int, findings: Findings) -> None:
@@ -105,15 +120,12 @@ def check_schedules(database: MergedReads, p: bytes, queue: object, highest_id: 
         try:
             schedule = msgspec.msgpack.decode(raw, type=Schedule)
         except msgspec.MsgspecError as error:
-            findings.add(f"schedule {name!r} (ix h) is damaged: {error}", queue)
+            findings.add(DamageKind.SCHEDULE_UNREADABLE, f"schedule {name!r} (ix h) is damaged: {error}", queue)
             continue
-        if schedule.name.encode() != name:
-            findings.add(f"schedule {schedule.name!r} (ix h) is stored under {name!r}", queue)
-        if (schedule.cron is None) == (schedule.every_ms is None):
-            findings.add(f"schedule {schedule.name!r} (ix h) must have either a cron line or an interval", queue)
-        if schedule.paused and schedule.next_at is not None:
-            findings.add(f"schedule {schedule.name!r} (ix h) is paused, but has a next tick", queue)
-        if schedule.last_at is not None and schedule.next_at is not None and schedule.next_at <= schedule.last_at:
-            findings.add(f"schedule {schedule.name!r} (ix h) would fire a tick again", queue)
+        findings.add_all(check_schedule(name.decode(errors="replace"), schedule), queue)
         if schedule.last_id is not None and schedule.last_id > highest_id:
-            findings.add(f"schedule {schedule.name!r} (ix h) names a message with an id that was never given", queue)
+            findings.add(
+                DamageKind.SCHEDULE_INVALID,
+                f"schedule {schedule.name!r} (ix h) names a message with an id that was never given",
+                queue,
+            )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.ids import from_bytes
+from holdfast.model.invariants.damage import DamageKind
 from holdfast.model.message import State
 from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.findings import Findings
@@ -92,10 +93,15 @@ def check_strays(
         ids = [_id_of(space, key) for key in chunk]
         for key, id16, wanted in zip(chunk, ids, _wanted(database, p, ids, counted_at), strict=True):
             if wanted is None:
-                findings.add(f"{space.title} has an entry, but there is no such message", queue, id16)
+                findings.add(
+                    DamageKind.INDEX_ORPHAN, f"{space.title} has an entry, but there is no such message", queue, id16
+                )
             elif key not in wanted and key not in shown:
                 findings.add(
-                    f"{space.title} has an entry that does not agree with the message: {key.hex()}", queue, id16
+                    DamageKind.INDEX_MISMATCH,
+                    f"{space.title} has an entry that does not agree with the message: {key.hex()}",
+                    queue,
+                    id16,
                 )
 
 
@@ -141,7 +147,12 @@ def count_deadlines(
     for key in database.scan(space.family, space.lead, keys.after(space.lead)):
         p = key[9 : 9 + keys.P_SIZE]
         if p not in directory.live:
-            findings.add(f"is not in the directory, but {space.title} has an entry of it", directory.title(p), key[17:])
+            findings.add(
+                DamageKind.QUEUE_UNKNOWN,
+                f"is not in the directory, but {space.title} has an entry of it",
+                directory.title(p),
+                key[17:],
+            )
         counted[p] += 1
 
 
@@ -158,9 +169,19 @@ def check_seen_ends(database: MergedReads, directory: StoredDirectory, findings:
             if p not in directory.live:
                 if p not in directory.names:
                     findings.add(
-                        f"the end (ix e) of idempotency key {name!r} is of an unknown queue", directory.title(p)
+                        DamageKind.QUEUE_UNKNOWN,
+                        f"the end (ix e) of idempotency key {name!r} is of an unknown queue",
+                        directory.title(p),
                     )
             elif raw is None:
-                findings.add(f"idempotency key {name!r} has an end (ix e), but does not exist", directory.title(p))
+                findings.add(
+                    DamageKind.KEY_END_MISMATCH,
+                    f"idempotency key {name!r} has an end (ix e), but does not exist",
+                    directory.title(p),
+                )
             elif len(raw) >= 16 and keys.parse_instant(raw[8:]) < keys.parse_instant(key):
-                findings.add(f"idempotency key {name!r} has an end (ix e) later than its own", directory.title(p))
+                findings.add(
+                    DamageKind.KEY_END_MISMATCH,
+                    f"idempotency key {name!r} has an end (ix e) later than its own",
+                    directory.title(p),
+                )

@@ -1,4 +1,5 @@
-"""Checks of the journal: its events are numbered without gaps, and each message is in the state of its last event."""
+"""Checks of the journal: its events are numbered without gaps and follow one another as the transitions allow, and each
+message is in the state of its last event."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -8,8 +9,10 @@ import msgspec
 
 from holdfast.model.events import Event
 from holdfast.model.ids import to_bytes
+from holdfast.model.invariants.damage import DamageKind, Problem
+from holdfast.model.invariants.journal import EventStep, check_last_event, check_next_event
 from holdfast.model.rules.lifecycle import Life
-from holdfast.stores.findings import STATES_AFTER, Findings
+from holdfast.stores.findings import Findings
 from holdfast.stores.formats.message_record import decode_life
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.reads import MergedReads
@@ -30,14 +33,12 @@ _MOVED = _EVENTS.index(Event.MOVED)
 
 
 class _Last(NamedTuple):
-    """The last event of a message: its time, whether the message was in the queue after it, the queue, the kind of
-    event and the message's version."""
+    """The last event of a message: its time, whether the message was in the queue after it, the queue, the event."""
 
     at: int
     is_here: bool
     p: bytes
-    event: Event
-    version: int
+    step: EventStep
 
 
 def check_journal(shards: Sequence[MergedReads], directories: Sequence[StoredDirectory], findings: Findings) -> None:
@@ -53,7 +54,9 @@ def check_journal(shards: Sequence[MergedReads], directories: Sequence[StoredDir
         first_id = None  # that journal was trimmed to nothing, so the messages it had are unknown
     passes = -(-findings.totals["events"] // _EVENTS_PER_PASS) | 1  # odd: the low bits of an id are mostly 0
     for share in range(passes):
-        last = _last_events(shards, share, passes)
+        last, broken = _last_events(shards, share, passes)
+        for id, (p, problem) in broken.items():
+            findings.add(*problem, directories[keys.shard_of(p, len(shards))].title(p), to_bytes(id))
         findings.progress("journal", share, passes)
         _check_states(shards, last, directories, findings)
         for database, directory in zip(shards, directories, strict=True):
@@ -68,30 +71,40 @@ def _check_numbers(database: MergedReads, directory: StoredDirectory, findings: 
     first_id: int | None = None
     for key, raw in database.items(keys.JOURNAL, b"", _END):
         if len(key) != 8:
-            findings.add(f"the journal has a block under {key.hex()}, which is not a number")
+            findings.add(
+                DamageKind.JOURNAL_UNREADABLE, f"the journal has a block under {key.hex()}, which is not a number"
+            )
             continue
         seq = keys.parse_instant(key)
         if expected is not None and seq != expected:
             what = "a gap" if seq > expected else "an overlap"
-            findings.add(f"the journal has {what}: a block begins at {seq}, but {expected} was expected")
+            findings.add(
+                DamageKind.JOURNAL_GAP, f"the journal has {what}: a block begins at {seq}, but {expected} was expected"
+            )
         try:
             rows = decode_rows(raw)
         except msgspec.MsgspecError as error:
-            findings.add(f"the journal's block at {seq} is damaged: {error}")
+            findings.add(DamageKind.JOURNAL_UNREADABLE, f"the journal's block at {seq} is damaged: {error}")
             expected = None
             continue
         if not rows:
-            findings.add(f"the journal's block at {seq} is empty")
+            findings.add(DamageKind.JOURNAL_GAP, f"the journal's block at {seq} is empty")
         for number, row in enumerate(rows, seq):
             if not 0 <= row[2] < len(_EVENTS):
                 findings.add(
-                    f"the journal's event {number} is of an unknown kind", directory.title(row[0]), to_bytes(row[3])
+                    DamageKind.JOURNAL_UNREADABLE,
+                    f"the journal's event {number} is of an unknown kind",
+                    directory.title(row[0]),
+                    to_bytes(row[3]),
                 )
             elif first_id is None and _EVENTS[row[2]] is Event.ENQUEUED:
                 first_id = row[3]
             if row[0] not in directory.names:
                 findings.add(
-                    f"the journal's event {number} is of an unknown queue", directory.title(row[0]), to_bytes(row[3])
+                    DamageKind.JOURNAL_QUEUE_UNKNOWN,
+                    f"the journal's event {number} is of an unknown queue",
+                    directory.title(row[0]),
+                    to_bytes(row[3]),
                 )
         expected = seq + len(rows)
         findings.totals["events"] += len(rows)
@@ -106,30 +119,54 @@ def _rows(database: MergedReads) -> Iterator[Row]:
             continue  # `_check_numbers` has reported it
 
 
-def _last_events(shards: Sequence[MergedReads], share: int, passes: int) -> dict[int, _Last]:
-    """Return the last event of each message in a share of the ids.
+def _last_events(
+    shards: Sequence[MergedReads], share: int, passes: int
+) -> tuple[dict[int, _Last], dict[int, tuple[bytes, Problem]]]:
+    """Return the last event of each message in a share of the ids, and the first problem in the order of its events.
 
     The events of one shard are in order. Those of several shards are compared by their time; at the same time, an
-    arrival in one shard follows the departure from another.
+    arrival in one shard follows the departure from another. The order of a message's events is judged only if all of
+    them are in one shard: elsewhere some of them lie between those of this one.
     """
     last: dict[int, _Last] = {}
-    # One bytes object for each queue prefix, to save memory: every row has its own copy.
-    known: dict[bytes, bytes] = {}
+    broken: dict[int, tuple[bytes, Problem]] = {}
     for database in shards:
-        found: dict[int, _Last] = {}
-        for row in _rows(database):
-            if row[3] % passes == share and 0 <= row[2] < len(_EVENTS):
-                has_left = row[2] == _MOVED and (row[11] or "").startswith("to ")
-                p = known.setdefault(row[0], row[0])
-                found[row[3]] = _Last(row[1], not has_left, p, _EVENTS[row[2]], row[5])
+        found, problems = _last_in_shard(database, share, passes)
         if not last:
-            last = found
+            last, broken = found, problems
             continue
+        for id in broken.keys() & found.keys():
+            del broken[id]
+        broken.update((id, problem) for id, problem in problems.items() if id not in last)
         for id, event in found.items():
             earlier = last.get(id)
             if earlier is None or (earlier.at, earlier.is_here) <= (event.at, event.is_here):
                 last[id] = event
-    return last
+    return last, broken
+
+
+def _last_in_shard(
+    database: MergedReads, share: int, passes: int
+) -> tuple[dict[int, _Last], dict[int, tuple[bytes, Problem]]]:
+    """Return the same as `_last_events` for one shard."""
+    found: dict[int, _Last] = {}
+    broken: dict[int, tuple[bytes, Problem]] = {}
+    # One bytes object for each queue prefix, to save memory: every row has its own copy.
+    known: dict[bytes, bytes] = {}
+    for row in _rows(database):
+        id, reason = row[3], row[11] or ""
+        if id % passes != share or not 0 <= row[2] < len(_EVENTS):
+            continue
+        has_left = row[2] == _MOVED and reason.startswith("to ")
+        p = known.setdefault(row[0], row[0])
+        step = EventStep(_EVENTS[row[2]], row[4], row[5], row[11])
+        before = found.get(id)
+        if before is not None and id not in broken and not (row[2] == _MOVED and reason.startswith("from ")):
+            problem = next(check_next_event(before.step, step), None)
+            if problem is not None:
+                broken[id] = p, problem
+        found[id] = _Last(row[1], not has_left, p, step)
+    return found, broken
 
 
 def _check_states(
@@ -151,23 +188,13 @@ def _check_states_in(
         records = database.get_many(keys.MESSAGES, names)
         leases = database.get_many(keys.LEASES, names)
         lives = database.get_many(keys.INDEXES, [keys.LIVES + name for name in names])
-        for (_, (_, _, p, event, version)), name, record, lease, own in zip(
-            chunk, names, records, leases, lives, strict=True
-        ):
+        for (_, (_, _, p, step)), name, record, lease, own in zip(chunk, names, records, leases, lives, strict=True):
             queue, id16 = directory.title(p), name[keys.P_SIZE :]
             if record is None:
-                if None not in STATES_AFTER[event]:
-                    findings.add(f"its last event in the journal is {event}, but it does not exist", queue, id16)
+                findings.add_all(check_last_event(step.event, step.version, None, 0), queue, id16)
                 continue
             life = _life(lease if lease is not None else own)
-            if life.state not in STATES_AFTER[event]:
-                findings.add(f"its last event in the journal is {event}, but it is {life.state}", queue, id16)
-            elif life.version != version:
-                findings.add(
-                    f"its last event in the journal is of version {version}, but it has version {life.version}",
-                    queue,
-                    id16,
-                )
+            findings.add_all(check_last_event(step.event, step.version, life.state, life.version), queue, id16)
 
 
 def _check_coverage(
@@ -192,9 +219,16 @@ def _check_coverage(
                 continue
             event = last.get(id)
             if event is None:
-                findings.add("is not in the journal, which has earlier messages", row.ref, id16)
+                findings.add(
+                    DamageKind.JOURNAL_MISSING, "is not in the journal, which has earlier messages", row.ref, id16
+                )
             elif event.p != p:
-                findings.add(f"its last event in the journal is of queue {directory.title(event.p)}", row.ref, id16)
+                findings.add(
+                    DamageKind.MESSAGE_MISPLACED,
+                    f"its last event in the journal is of queue {directory.title(event.p)}",
+                    row.ref,
+                    id16,
+                )
 
 
 def _life(raw: bytes | None) -> Life:

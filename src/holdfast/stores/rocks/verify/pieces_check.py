@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from zlib import crc32
 
 from holdfast.model.errors import StoreUnavailable
+from holdfast.model.invariants.damage import DamageKind
 from holdfast.model.message import Pieces
 from holdfast.stores.findings import Findings
 from holdfast.stores.formats.message_record import decode_message
@@ -28,9 +29,14 @@ def check_payload(database: MergedReads, pieces: Pieces, queue: object, id16: by
         checksum = crc32(piece, checksum)
     findings.totals["blobs"] += found > 0
     if not found == right == count:
-        findings.add(f"its payload has {found} of {count} pieces (ix c), or pieces of the wrong size", queue, id16)
+        findings.add(
+            DamageKind.PAYLOAD_LOST,
+            f"its payload has {found} of {count} pieces (ix c), or pieces of the wrong size",
+            queue,
+            id16,
+        )
     elif checksum != pieces.checksum:
-        findings.add("its payload is damaged: its checksum does not match", queue, id16)
+        findings.add(DamageKind.PAYLOAD_DAMAGED, "its payload is damaged: its checksum does not match", queue, id16)
 
 
 def check_blobs(database: MergedReads, found: int, findings: Findings) -> None:
@@ -75,10 +81,15 @@ def _find_strays(database: MergedReads, findings: Findings) -> None:
         blob_id = key[len(keys.STAGES) :]
         if owners[blob_id]:
             findings.add(
-                f"blob {blob_id.hex()} is of a message, but marked as unfinished (ix u): sweeps would delete it"
+                DamageKind.PAYLOAD_GIVEN_UP,
+                f"blob {blob_id.hex()} is of a message, but marked as unfinished (ix u): sweeps would delete it",
             )
     for blob_id in _blob_ids(database):
         if owners[blob_id] > 1:
-            findings.add(f"blob {blob_id.hex()} is the payload (ix c) of {owners[blob_id]} messages")
+            findings.add(
+                DamageKind.PAYLOAD_SHARED, f"blob {blob_id.hex()} is the payload (ix c) of {owners[blob_id]} messages"
+            )
         elif not owners[blob_id] and database.get(keys.INDEXES, keys.STAGES + blob_id) is None:
-            findings.add(f"blob {blob_id.hex()} has pieces (ix c), but belongs to no message")
+            findings.add(
+                DamageKind.PAYLOAD_ORPHAN, f"blob {blob_id.hex()} has pieces (ix c), but belongs to no message"
+            )

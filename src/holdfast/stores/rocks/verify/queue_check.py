@@ -7,6 +7,9 @@ import msgspec
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.ids import from_bytes
+from holdfast.model.invariants.damage import DamageKind
+from holdfast.model.invariants.messages import check_life, check_options
+from holdfast.model.invariants.side_records import check_counts
 from holdfast.model.message import State, headers_bytes
 from holdfast.model.requests import StateDocument
 from holdfast.model.rules.lifecycle import Life
@@ -38,15 +41,22 @@ _STATE_FIELDS = {
 }
 
 
+# Findings that `_check_state` reports in its own words, because a lease has an entry of its own here.
+_BY_ENTRY = frozenset({DamageKind.LEASE_MISSING, DamageKind.LEASE_UNEXPECTED})
+
+
 class EntriesById:
     """A space whose entries are read in order of id, along with the messages.
 
-    An entry that is passed over has no message, and is added to the findings.
+    An entry that is passed over has no message, and is added to the findings as `damage`.
     """
 
-    def __init__(self, entries: Iterator[tuple[bytes, bytes]], what: str, queue: object, findings: Findings) -> None:
+    def __init__(
+        self, entries: Iterator[tuple[bytes, bytes]], what: str, damage: DamageKind, queue: object, findings: Findings
+    ) -> None:
         self._entries = entries
         self._what = what
+        self._damage = damage
         self._queue = queue
         self._findings = findings
         self._next = next(entries, None)
@@ -58,7 +68,9 @@ class EntriesById:
             if self._next[0] == id16:
                 taken.append(self._next[1])
             else:
-                self._findings.add(f"has {self._what}, but there is no such message", self._queue, self._next[0])
+                self._findings.add(
+                    self._damage, f"has {self._what}, but there is no such message", self._queue, self._next[0]
+                )
             self._next = next(self._entries, None)
         return taken
 
@@ -115,9 +127,11 @@ class RocksQueueCheck:
 
     def _check_messages(self) -> None:
         p = self._p
-        self._leases = self._entries(keys.LEASES, b"", "a lease entry (le)")
-        self._lives = self._entries(keys.INDEXES, keys.LIVES, "a life (ix f)")
-        self._states = self._entries(keys.INDEXES, keys.STATES, "a state document (ix s)")
+        self._leases = self._entries(keys.LEASES, b"", "a lease entry (le)", DamageKind.MESSAGE_LOST)
+        self._lives = self._entries(keys.INDEXES, keys.LIVES, "a life (ix f)", DamageKind.MESSAGE_LOST)
+        self._states = self._entries(
+            keys.INDEXES, keys.STATES, "a state document (ix s)", DamageKind.STATE_DOCUMENT_ORPHAN
+        )
         done = self._findings.totals["messages"]
         for number, (key, raw) in enumerate(self._database.items(keys.MESSAGES, p, keys.after(p)), 1):
             self._check_message(key[keys.P_SIZE :], raw)
@@ -129,10 +143,10 @@ class RocksQueueCheck:
             entries.finish()
         self._findings.progress("messages", self._findings.totals["messages"], self._total)
 
-    def _entries(self, family: int, space: bytes, what: str) -> EntriesById:
+    def _entries(self, family: int, space: bytes, what: str, damage: DamageKind) -> EntriesById:
         lower, start = space + self._p, len(space) + keys.P_SIZE
         entries = self._database.items(family, lower, keys.after(lower))
-        return EntriesById(((key[start:], raw) for key, raw in entries), what, self._ref, self._findings)
+        return EntriesById(((key[start:], raw) for key, raw in entries), what, damage, self._ref, self._findings)
 
     def _check_message(self, id16: bytes, raw: bytes) -> None:
         leases, lives, states = self._leases.take(id16), self._lives.take(id16), self._states.take(id16)
@@ -141,12 +155,15 @@ class RocksQueueCheck:
             message = decode_message(id, raw)
             has_state, life = decode_life((leases + lives)[0]) if leases or lives else (False, message.first)
         except (StoreUnavailable, InvalidArgument) as error:
-            self._add(str(error), id16)
+            self._add(DamageKind.MESSAGE_UNREADABLE, str(error), id16)
             return
         if id > self._directory.highest_id:
-            self._add(f"its id is above the highest that was given, {self._directory.highest_id}", id16)
+            self._add(
+                DamageKind.ID_INVALID, f"its id is above the highest that was given, {self._directory.highest_id}", id16
+            )
         self._check_state(id16, life, has_lease=bool(leases), has_life=bool(lives))
         self._check_document(id16, has_state, states)
+        self._findings.add_all(check_options(message.envelope), self._ref, id16)
         if message.envelope.pieces is not None:
             check_payload(self._database, message.envelope.pieces, self._ref, id16, self._findings)
         self._count(message, life)
@@ -155,23 +172,29 @@ class RocksQueueCheck:
 
     def _check_state(self, id16: bytes, life: Life, *, has_lease: bool, has_life: bool) -> None:
         if has_lease and has_life:
-            self._add("is in two states: it has a lease entry (le) and a life of its own (ix f)", id16)
+            self._add(
+                DamageKind.STATE_INVALID,
+                "is in two states: it has a lease entry (le) and a life of its own (ix f)",
+                id16,
+            )
         elif has_lease and (life.state is not State.IN_FLIGHT or life.lease is None):
-            self._add(f"has a lease entry (le) that says {life.state}", id16)
+            self._add(DamageKind.LEASE_UNEXPECTED, f"has a lease entry (le) that says {life.state}", id16)
         elif not has_lease and (life.state is State.IN_FLIGHT or life.lease is not None):
-            self._add("is in flight, but has no lease entry (le)", id16)
-        if life.state is State.SUCCEEDED and life.keep_until is None:
-            self._add("has succeeded and must not be kept, but exists", id16)
+            self._add(DamageKind.LEASE_MISSING, "is in flight, but has no lease entry (le)", id16)
+        # The two rules above have reported a missing or an unexpected lease by the entry it is in.
+        problems = (each for each in check_life(life) if each.damage not in _BY_ENTRY)
+        self._findings.add_all(problems, self._ref, id16)
 
     def _check_document(self, id16: bytes, has_state: bool, states: list[bytes]) -> None:
         if has_state != bool(states):
             says, found = ("a", "none") if has_state else ("no", "one (ix s)")
-            self._add(f"its life says that it has {says} state document, but there is {found}", id16)
+            damage = DamageKind.STATE_DOCUMENT_LOST if has_state else DamageKind.STATE_DOCUMENT_ORPHAN
+            self._add(damage, f"its life says that it has {says} state document, but there is {found}", id16)
         for raw in states:
             try:
                 msgspec.msgpack.decode(raw, type=StateDocument)
             except msgspec.MsgspecError as error:
-                self._add(f"its state document is damaged: {error}", id16)
+                self._add(DamageKind.STATE_DOCUMENT_UNREADABLE, f"its state document is damaged: {error}", id16)
 
     def _count(self, message: DecodedMessage, life: Life) -> None:
         found, envelope = self._found, message.envelope
@@ -199,7 +222,7 @@ class RocksQueueCheck:
                 entries, self._database.get_many(family, [key for _, key, _ in entries]), strict=True
             ):
                 if value is None:
-                    self._add(f"is missing from {space.title}", id16)
+                    self._add(DamageKind.INDEX_MISSING, f"is missing from {space.title}", id16)
                 else:
                     self._present[space] += 1
 
@@ -223,10 +246,9 @@ class RocksQueueCheck:
     # --- Counts ------------------------------------------------------------------------------------------------
 
     def _check_counters(self) -> None:
-        for name in ("ready", "delayed", "in_flight", "failed", "kept", "bytes"):
-            says, found = getattr(self._counters, name), getattr(self._found, name)
-            if says != found:
-                self._findings.add(f"its counters say {name} {says}, a full scan finds {found}", self._ref)
+        names = ("ready", "delayed", "in_flight", "failed", "kept", "bytes")
+        stored, found = ({name: getattr(each, name) for name in names} for each in (self._counters, self._found))
+        self._findings.add_all(check_counts(stored, found), self._ref)
 
     def _add_totals(self) -> None:
         found, totals = self._found, self._findings.totals
@@ -237,5 +259,5 @@ class RocksQueueCheck:
         totals["succeeded"] += found.kept
         totals["bytes"] += found.bytes
 
-    def _add(self, what: str, id16: bytes) -> None:
-        self._findings.add(what, self._ref, id16)
+    def _add(self, damage: DamageKind, what: str, id16: bytes) -> None:
+        self._findings.add(damage, what, self._ref, id16)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.invariants.damage import DamageKind
 from holdfast.stores.findings import Findings, Progress, Report, Violation
 from holdfast.stores.rocks.legacy.files import is_legacy
 from holdfast.stores.rocks.offline.read_only import ReadOnlyShards, ReadOnlyStore
@@ -84,9 +85,9 @@ def _guard(findings: Findings, what: str, check: Callable[[], None]) -> None:
     try:
         check()
     except StoreUnavailable as error:
-        findings.add(f"{what} cannot be read to the end: {error}")
+        findings.add(DamageKind.STORE_UNREADABLE, f"{what} cannot be read to the end: {error}")
     except Exception as error:
         # RocksDB's binding raises plain `Exception`. Any other class is a bug in the check.
         if type(error) is not Exception:
             raise
-        findings.add(f"{what} cannot be read to the end: {error}; restore a backup")
+        findings.add(DamageKind.STORE_UNREADABLE, f"{what} cannot be read to the end: {error}; restore a backup")
