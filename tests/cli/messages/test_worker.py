@@ -58,6 +58,7 @@ def run_worker(here: Path, before: str = "pass") -> "subprocess.CompletedProcess
     return subprocess.run(COMMAND, cwd=here, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.spec("10.3")
 def test_a_worker_with_too_many_stuck_threads_starts_its_process_again(tmp_path: Path) -> None:
     ran = run_worker(tmp_path)
 
