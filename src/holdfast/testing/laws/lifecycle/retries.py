@@ -7,6 +7,7 @@ import pytest
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.message import State
 from holdfast.testing.laws.cases import note_case
+from holdfast.testing.laws.lifecycle.backoff import check_uniform_backoff
 from holdfast.testing.laws.operating.journal import events_of
 from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
@@ -14,6 +15,8 @@ from holdfast.worker import Reject, Worker
 
 # Enough random delays to see their whole range: the chance that all lie in one half of it is 2 ** -63.
 _MANY = 64
+# Messages of the statistical law, with nine retries each: few, because it runs over every store and protocol.
+_SAMPLE = 200
 _HOUR_MS = 3_600_000
 # In real seconds. Only a failing law waits this long.
 _PATIENCE_S = 30
@@ -208,6 +211,11 @@ class RetryLaws:
         async with subject.open() as hf:
             # The cap of 30 s applies from the seventh retry: 500 ms * 2 ** 6 is 32 s.
             await _check_backoff(subject, hf.queue("q"), {retry: min(500 * 2**retry, 30_000) for retry in range(9)})
+
+    @proves("2.8")
+    async def test_the_delays_of_retries_are_uniform(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            await check_uniform_backoff(hf.queue("q"), subject.clock, _SAMPLE)
 
     @proves("2.8")
     async def test_the_policy_of_the_queue_sets_the_base_and_cap_of_the_backoff(self, subject: Subject) -> None:
