@@ -35,10 +35,17 @@ _SERVICES = frozenset({"postgres", "redis_server", "azure"})
 
 @pytest.hookimpl(tryfirst=True)  # before tests are deselected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a service: as a fixture, or as a parameter that names one."""
+    """Mark the tests that need a service, as a fixture or as a parameter that names one, and the laws with their lines
+    of the specification."""
+    from holdfast.testing.specification import ATTRIBUTE
+
     for item in items:
-        if isinstance(item, pytest.Function) and _SERVICES.intersection(_needs(item)):
+        if not isinstance(item, pytest.Function):
+            continue
+        if _SERVICES.intersection(_needs(item)):
             item.add_marker("services")
+        if lines := getattr(item.function, ATTRIBUTE, ()):
+            item.add_marker(pytest.mark.spec(*lines))
 
 
 def _needs(item: pytest.Function) -> Iterator[str]:

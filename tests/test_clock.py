@@ -40,6 +40,7 @@ def test_a_step_of_the_wall_clock_does_not_move_a_clock_that_runs(monkeypatch: p
     assert abs(SystemClock().now_ms() - before - step_s * 1_000) < 60_000
 
 
+@pytest.mark.spec("2.14")
 def test_the_system_clock_never_goes_back() -> None:
     running = SystemClock()
     readings = [running.now_ms() for _ in range(10_000)]

@@ -137,6 +137,7 @@ def test_the_readme_leads_from_the_clone_to_a_handled_message(tmp_path: Path) ->
         terminal.see('sending: {"to": "ada"}', "")
 
 
+@pytest.mark.spec("10.1")
 def test_the_readme_s_program_handles_its_messages(tmp_path: Path) -> None:
     program, _ = [block.text for block in blocks(ROOT / "README.md") if block.kind == "python"]
 

@@ -102,6 +102,7 @@ def refusals(hf: Holdfast, queue: Queue, held: BlockingMessage, begun: Iterator[
     return wrong
 
 
+@pytest.mark.spec("4.9")
 def test_a_forked_child_is_refused_at_once_and_the_parent_goes_on(opens: Opens) -> None:
     hf = opens()
     queue = hf.queue("mail")
@@ -212,6 +213,7 @@ def test_a_legacy_database_is_free_once_the_parent_closes_it_though_a_child_live
         LegacyDatabase(tmp_path / "old").close()
 
 
+@pytest.mark.spec("4.9")
 def test_a_child_does_not_free_the_parents_directory(tmp_path: Path) -> None:
     with holdfast.open(str(tmp_path / "store")) as hf:
         ask_child(hf.close)

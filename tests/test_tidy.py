@@ -216,6 +216,7 @@ def option_types() -> frozenset[str]:
     )
 
 
+@pytest.mark.spec("2.14")
 def test_the_product_waits_on_its_clock() -> None:
     slept = []
     for source, node in nodes(ast.Call):

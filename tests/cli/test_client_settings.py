@@ -37,6 +37,7 @@ def test_nothing_given_is_the_server_of_this_machine() -> None:
     assert place.origin("url") == "default"
 
 
+@pytest.mark.spec("10.6")
 def test_flags_come_before_variables_and_those_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "h.toml"
     file.write_text('port = 1\n[client]\nurl = "http://file:1"\ntoken = "file"\ntenant = "file"\n')

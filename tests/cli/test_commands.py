@@ -161,6 +161,7 @@ def completions(*words: str) -> list[str]:
     return subprocess.run([PROGRAM], env=environment, capture_output=True, text=True, check=False).stdout.split()
 
 
+@pytest.mark.spec("10.4")
 def test_completion_offers_every_command() -> None:
     assert completions("") == list(COMMANDS)
 

@@ -61,6 +61,7 @@ def test_a_hostile_error_stays_on_its_line(run: Callable[..., Any], alone: None)
     assert "\x1b" not in ran.err
 
 
+@pytest.mark.spec("10.4")
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_printed_for_a_shell(shell: str) -> None:
     program = [f"{os.path.dirname(sys.executable)}/holdfast"]
@@ -121,6 +122,7 @@ def test_help_loads_no_store() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
+@pytest.mark.spec("3.11")
 @pytest.mark.parametrize(
     ("error", "code"),
     [

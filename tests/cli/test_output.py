@@ -47,6 +47,7 @@ def id(store: str) -> str:
     return str(failing)
 
 
+@pytest.mark.spec("10.4")
 def test_every_command_that_answers_has_json() -> None:
     without = {
         name

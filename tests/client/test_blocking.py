@@ -32,6 +32,7 @@ def hf(clock: ManualClock) -> Iterator[Holdfast]:
         yield opened
 
 
+@pytest.mark.spec("10.1")
 @pytest.mark.parametrize(
     ("shell", "core"),
     [
@@ -51,6 +52,7 @@ def test_the_shell_has_every_call_of_the_async_api_with_the_same_parameters(shel
         ], name
 
 
+@pytest.mark.spec("2.4")
 def test_twenty_threads_claiming_one_queue_get_each_message_once(hf: Holdfast) -> None:
     q = hf.queue("jobs")
     ids = q.enqueue([b"%d" % number for number in range(1_000)])
@@ -140,6 +142,7 @@ def test_subscribe_gives_messages_as_they_come(hf: Holdfast) -> None:
     assert seen == [1, 2]
 
 
+@pytest.mark.spec("10.1")
 def test_a_message_in_a_with_block_is_acked_or_nacked_with_its_error(hf: Holdfast) -> None:
     q = hf.queue("jobs")
     good, bad = q.enqueue([1, 2])

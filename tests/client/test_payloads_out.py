@@ -52,6 +52,7 @@ async def test_a_large_payload_stays_where_it_is_until_it_is_read(hf: AsyncHoldf
     assert message.payload == PAYLOAD
 
 
+@pytest.mark.spec("10.2")
 async def test_a_large_payload_comes_in_parts(hf: AsyncHoldfast) -> None:
     message = await claimed(hf)
     parts = [part async for part in message.chunks()]
@@ -60,6 +61,7 @@ async def test_a_large_payload_comes_in_parts(hf: AsyncHoldfast) -> None:
     assert b"".join([part async for part in message.chunks()]) == PAYLOAD  # as often as it is asked for
 
 
+@pytest.mark.spec("10.2")
 async def test_a_payload_is_written_to_a_file_or_to_a_path(hf: AsyncHoldfast, tmp_path: Path) -> None:
     for number, payload in enumerate((b"", b"small", PAYLOAD)):
         message = await claimed(hf, payload)
@@ -95,6 +97,7 @@ async def test_a_claim_of_a_ledger_may_leave_large_payloads_too(hf: AsyncHoldfas
     assert await again.load() == PAYLOAD
 
 
+@pytest.mark.spec("10.2")
 async def test_json_that_is_large_is_still_json(hf: AsyncHoldfast) -> None:
     note = "x" * (PART + 1)
     message = await claimed(hf, {"note": note})

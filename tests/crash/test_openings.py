@@ -10,6 +10,7 @@ from tests.seeds import run_seed
 ROUNDS = 5
 
 
+@pytest.mark.spec("4.9")
 @pytest.mark.slow
 def test_of_many_openings_of_one_directory_under_many_spellings_exactly_one_wins() -> None:
     check_outcome(run_openings(ROUNDS, seed=run_seed(), processes=4), ROUNDS)

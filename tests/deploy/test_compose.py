@@ -46,11 +46,13 @@ def mounts(service: dict[str, Any]) -> dict[str, str]:
     return dict(each.split(":") for each in service.get("volumes", []))
 
 
+@pytest.mark.spec("10.9")
 def test_there_are_two_servers_two_databases_and_one_redis() -> None:
     assert set(SERVICES) == {*SERVERS, *DATABASES, "migrate", "redis"}
     assert (len(SERVERS), len(DATABASES)) == (2, 2)
 
 
+@pytest.mark.spec("10.9")
 @pytest.mark.parametrize("name", [*SERVERS, "migrate"])
 def test_every_variable_is_a_setting_with_a_value_it_takes(name: str) -> None:
     environment = SERVICES[name]["environment"]
@@ -160,6 +162,7 @@ def migrate_with(places: dict[str, str]) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.spec("10.9")
 @pytest.mark.slow
 async def test_its_commands_make_the_store_and_serve_it(
     postgres: PostgresServer, redis_server: RedisServer, tmp_path: Path

@@ -105,6 +105,7 @@ async def test_foreign_names_are_exported_too() -> None:
     assert set(FOREIGN) - {"up", "probe_success"} <= set(names_in(await everything()))
 
 
+@pytest.mark.spec("10.9")
 @pytest.mark.parametrize(("title", "expression"), expressions())
 def test_an_expression_is_well_formed_and_asks_for_what_there_is(title: str, expression: str) -> None:
     check_brackets(expression)
@@ -170,6 +171,7 @@ def test_the_check_itself_finds_what_is_wrong() -> None:
 # --- The dashboard -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("10.9")
 def test_the_dashboard_has_its_rows_and_variables() -> None:
     assert [panel["title"] for panel in panels() if panel["type"] == "row"] == [
         *("Overview", "Tenants and queues", "Latency", "Leases and retries", "Limits and fairness", "Store")

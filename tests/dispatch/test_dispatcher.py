@@ -81,6 +81,7 @@ def passes(bench: Bench) -> list[tuple[QueueRef, int]]:
     return bench.store.passes
 
 
+@pytest.mark.spec("7.1")
 async def test_a_claim_that_finds_something_makes_one_pass(bench: Bench) -> None:
     await bench.enqueue()
     [delivery] = await bench.claim(wait_ms=0)
@@ -88,6 +89,7 @@ async def test_a_claim_that_finds_something_makes_one_pass(bench: Bench) -> None
     assert passes(bench) == [(REF, 1)]
 
 
+@pytest.mark.spec("7.1")
 async def test_waking_one_queue_wakes_nobody_elses_waiters_and_costs_one_pass(bench: Bench) -> None:
     refs = [QueueRef("acme", f"q{number}") for number in range(1_000)]
     waiting = [bench.claim(ref) for ref in refs for _ in range(10)]
@@ -110,6 +112,7 @@ async def test_an_enqueue_that_nobody_waits_for_asks_the_dispatcher_for_nothing(
     assert passes(bench) == []
 
 
+@pytest.mark.spec("7.1")
 async def test_waiting_claims_are_served_by_one_pass_each_with_a_lease_of_its_own(bench: Bench) -> None:
     tasks = [bench.claim() for _ in range(8)]
     await settle_loop()
@@ -146,6 +149,7 @@ async def test_a_claim_that_does_not_wait_does_not_overtake_those_who_do(bench: 
     assert await impatient == []
 
 
+@pytest.mark.spec("7.2")
 async def test_a_waiter_over_the_cap_is_refused_at_once_and_the_others_stay(bench: Bench) -> None:
     capped = Bench(CountedStore(), max_consumers=2)
     await capped.open()
@@ -229,6 +233,7 @@ class TestAClaimThatIsCancelled:
         await self.assert_held_by_nobody(bench, calls)
         assert task.cancelled()
 
+    @pytest.mark.spec("7.1")
     async def test_after_the_store_claimed_for_it_gives_back_at_once(self, held: tuple[Bench, HeldCalls]) -> None:
         bench, calls = held
         await bench.enqueue()

@@ -1,5 +1,6 @@
 from collections import defaultdict
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ def share(served: int, weight: int) -> float:
     return served / weight
 
 
+@pytest.mark.spec("7.3")
 @given(st.integers(0, 10_000), st.integers(0, 1 << 30))
 def test_a_message_costs_one_and_so_does_each_4_kib(messages: int, size: int) -> None:
     assert cost_of(messages, size) / UNIT == messages + size / 4_096
@@ -48,6 +50,7 @@ def test_tenants_of_equal_weight_and_cost_take_turns() -> None:
     assert order == [(tenant, item) for item in range(3) for tenant in ("a", "b", "c")]
 
 
+@pytest.mark.spec("7.3")
 @settings(deadline=None)
 @given(st.lists(weights, min_size=2, max_size=6), st.data())
 def test_among_tenants_always_waiting_served_cost_per_weight_differs_by_at_most_one_batch(
@@ -74,6 +77,7 @@ def test_among_tenants_always_waiting_served_cost_per_weight_differs_by_at_most_
         assert max(shares) - min(shares) <= batch + 1
 
 
+@pytest.mark.spec("7.3")
 @settings(deadline=None)
 @given(
     st.lists(weights, min_size=2, max_size=5),
@@ -196,6 +200,7 @@ def test_a_debt_is_worked_off_while_its_tenant_is_away() -> None:
     assert sorted(order) == ["away", "stays"]
 
 
+@pytest.mark.spec("7.3")
 @settings(deadline=None)
 @given(weights, weights, st.integers(1, 20 * UNIT))
 def test_a_thousand_queues_get_their_tenant_no_more_than_its_weight(many: int, one: int, cost: int) -> None:
@@ -216,6 +221,7 @@ def test_a_thousand_queues_get_their_tenant_no_more_than_its_weight(many: int, o
     assert share(served["one"], one) <= share(served["many"], many) + share(cost, one) + 1
 
 
+@pytest.mark.spec("7.3")
 def test_a_newcomer_does_not_wait_behind_a_backlog() -> None:
     turns: FairTurns[int] = FairTurns(lambda tenant: 1)
     for item in range(1_000):

@@ -104,6 +104,7 @@ async def settle_loop() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.spec("6.3", "7.2")
 @pytest.mark.parametrize(("roll", "jitter_ms"), [(0.0, 0), (0.5, 250), (0.999_999, 500)])
 async def test_where_the_store_does_not_push_a_waiter_is_served_within_interval_and_jitter(
     roll: float, jitter_ms: int
@@ -163,6 +164,7 @@ async def test_it_polls_again_and_again_one_pass_for_all_who_wait() -> None:
     await bench.close()
 
 
+@pytest.mark.spec("7.2")
 async def test_a_jitter_of_0_adds_nothing_whatever_the_roll() -> None:
     bench = await Bench(QuietStore(), Polling(jitter_ms=0), 0.999).open()
     waiting = await bench.claim()
@@ -172,6 +174,7 @@ async def test_a_jitter_of_0_adds_nothing_whatever_the_roll() -> None:
     await bench.close()
 
 
+@pytest.mark.spec("5.3", "7.2")
 async def test_where_the_store_pushes_a_lost_word_is_made_good_at_the_resilient_interval() -> None:
     store = QuietStore(admits_it=False)
     bench = await Bench(store, Polling()).open()
@@ -186,6 +189,7 @@ async def test_where_the_store_pushes_a_lost_word_is_made_good_at_the_resilient_
     await bench.close()
 
 
+@pytest.mark.spec("7.2")
 async def test_a_resilient_interval_of_0_trusts_the_store() -> None:
     bench = await Bench(QuietStore(admits_it=False), Polling(resilient_interval_ms=0)).open()
     waiting = await bench.claim()
@@ -196,6 +200,7 @@ async def test_a_resilient_interval_of_0_trusts_the_store() -> None:
     assert await waiting == []
 
 
+@pytest.mark.spec("7.2")
 async def test_pushes_that_are_not_to_be_heeded_leave_polling() -> None:
     bench = await Bench(MemoryStore(SeededDice(1), 7 * DAY_MS), Polling(heeds_wakeups=False, jitter_ms=0)).open()
     waiting = await bench.claim()
@@ -241,6 +246,7 @@ async def test_a_claim_that_does_not_wait_takes_no_waiter_s_place() -> None:
     await bench.close()
 
 
+@pytest.mark.spec("7.2")
 @given(st.integers(1, 1_000))
 def test_consumers_are_64_for_each_cpu_within_128_and_4096(cpus: int) -> None:
     most = default_max_consumers(cpus)

@@ -182,6 +182,7 @@ async def test_what_another_server_put_is_seen_soon_where_nobody_says_so() -> No
         assert await bench.ready() == 1
 
 
+@pytest.mark.spec("3.9")
 async def test_of_two_servers_that_see_a_tick_one_fires_it(bench: Bench) -> None:
     """Let both schedulers read the same schedule before either writes."""
     held = HeldCalls(bench.runtime.ticket, before={"schedules.fire"}, after=set())

@@ -81,6 +81,7 @@ async def bench() -> AsyncIterator[Bench]:
     await made.close()
 
 
+@pytest.mark.spec("4.4")
 async def test_a_slow_pass_on_one_shard_delays_no_other_s_waiters(bench: Bench) -> None:
     slow = await bench.claim(SLOW)
     apart, beside = await bench.claim(APART), await bench.claim(BESIDE)

@@ -115,6 +115,7 @@ async def test_without_a_credential_every_call_is_unauthenticated(world: World) 
     assert await everything(world.operator) == before
 
 
+@pytest.mark.spec("8.6")
 @every_row
 async def test_a_scope_opens_what_it_says_and_nothing_else(world: World, row: Row) -> None:
     opened = {scope for scope in SCOPES if scope in (row.scope, "admin")}
@@ -140,6 +141,7 @@ async def test_a_scope_opens_what_it_says_and_nothing_else(world: World, row: Ro
 # --- Another tenant's things -----------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("8.6")
 async def test_another_tenant_is_forbidden_in_the_same_words_whether_it_exists_or_not(world: World) -> None:
     before = await everything(world.operator)
     mallory = world.by("other-admin")
@@ -219,6 +221,7 @@ async def test_a_receipt_of_one_queue_is_stale_in_another_of_the_same_tenant(wor
         assert await everything(world.operator) == before
 
 
+@pytest.mark.spec("1.1")
 @pytest.mark.parametrize("row", [row for row in ROWS if row.tenant_optional], ids=str)
 async def test_a_tenant_left_out_is_the_callers_own(world: World, row: Row) -> None:
     mallory = world.by("other-admin")

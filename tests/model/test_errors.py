@@ -31,6 +31,7 @@ CODES: dict[str, tuple[str, type[HoldfastError]]] = {
 }
 
 
+@pytest.mark.spec("3.11")
 def test_there_is_one_class_for_each_code_and_no_other() -> None:
     assert {code: (error.__name__, error.__base__) for code, error in ERRORS_BY_CODE.items()} == CODES
     here = {each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, HoldfastError)}

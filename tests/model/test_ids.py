@@ -31,11 +31,13 @@ sequences = st.integers(0, SEQUENCES - 1)
 snowflakes = st.integers(0, MAX_ID)
 
 
+@pytest.mark.spec("1.4")
 def test_the_epoch_is_the_first_instant_of_2024() -> None:
     assert EPOCH_MS == 1_704_067_200_000
     assert (NODES, SEQUENCES) == (1_024, 4_096)
 
 
+@pytest.mark.spec("1.4")
 @given(milliseconds, nodes, sequences)
 def test_a_snowflake_is_41_bits_of_time_10_of_node_and_12_of_sequence(ms: int, node: int, sequence: int) -> None:
     spelled = uuid.UUID(to_uuid(ms << 22 | node << 12 | sequence))
@@ -46,6 +48,7 @@ def test_a_snowflake_is_41_bits_of_time_10_of_node_and_12_of_sequence(ms: int, n
     assert spelled.int & ((1 << 52) - 1) == 0
 
 
+@pytest.mark.spec("1.4")
 @given(snowflakes)
 def test_the_uuid_has_version_7_and_the_variant_of_rfc_9562(snowflake: int) -> None:
     spelled = uuid.UUID(to_uuid(snowflake))
@@ -55,6 +58,7 @@ def test_the_uuid_has_version_7_and_the_variant_of_rfc_9562(snowflake: int) -> N
     assert str(spelled) == to_uuid(snowflake)
 
 
+@pytest.mark.spec("1.4")
 @given(snowflakes)
 def test_each_spelling_gives_the_other(snowflake: int) -> None:
     text = to_uuid(snowflake)
@@ -65,6 +69,7 @@ def test_each_spelling_gives_the_other(snowflake: int) -> None:
     assert parse_id(MessageId(snowflake)) == snowflake
 
 
+@pytest.mark.spec("1.4")
 @given(snowflakes, st.integers(0, 127))
 def test_bytes_in_which_any_fixed_bit_differs_are_no_id(snowflake: int, bit: int) -> None:
     changed = (int.from_bytes(to_bytes(snowflake), "big") ^ 1 << bit).to_bytes(16, "big")
@@ -82,6 +87,7 @@ def test_both_spellings_of_one_node_s_ids_sort_alike(node: int, one_ms: int, oth
     assert (one < other) == (to_bytes(one) < to_bytes(other)) == (to_uuid(one) < to_uuid(other))
 
 
+@pytest.mark.spec("1.4")
 @given(nodes, st.lists(st.tuples(st.integers(-5_000, 5_000), st.integers(0, 5)), max_size=30))
 def test_ids_of_one_node_strictly_rise_whatever_the_clock_does(node: int, takes: list[tuple[int, int]]) -> None:
     maker = IdMaker(node)

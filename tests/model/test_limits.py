@@ -17,6 +17,7 @@ def taken(bucket: TokenBucket, amount: int, now_ms: int) -> bool:
     return True
 
 
+@pytest.mark.spec("8.7")
 @settings(deadline=None)
 @given(rates, st.floats(0, 10), pauses, st.integers(1, 10))
 def test_in_no_window_is_more_let_in_than_the_rate_and_one_capacity(

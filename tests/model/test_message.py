@@ -29,6 +29,7 @@ receipts = st.builds(
 )
 
 
+@pytest.mark.spec("2.5")
 @given(receipts)
 def test_a_receipt_written_and_read_is_the_same(receipt: Receipt) -> None:
     text = str(receipt)
@@ -176,11 +177,13 @@ def test_a_new_message_keeps_the_options_it_was_given_and_no_others() -> None:
 # --- Correlation ids ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("1.5")
 @given(st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=128), st.text(" \t\r\n"))
 def test_a_correlation_id_of_visible_ascii_is_kept_and_trimmed(id: str, blank: str) -> None:
     assert normalise_correlation_id(blank + id + blank) == id
 
 
+@pytest.mark.spec("1.5")
 @pytest.mark.parametrize("value", ["", " ", "a b", "a\nb", "a\x00", "é", "x" * 129, "\x7f", None, 5, b"abc", ["a"]])
 def test_any_other_correlation_id_is_as_good_as_none(value: object) -> None:
     assert normalise_correlation_id(value) is None
@@ -192,6 +195,7 @@ def test_a_minted_correlation_id_is_the_id_s_own_text(id: int) -> None:
     assert Envelope(id=id, enqueued_at=0, payload=b"", given_correlation_id="ours").correlation_id == "ours"
 
 
+@pytest.mark.spec("3.1")
 def test_a_call_enqueues_at_most_a_batch() -> None:
     draft = Draft(payload=b"x")
     check_drafts([draft] * MAX_BATCH, LIMIT)

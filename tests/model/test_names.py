@@ -10,11 +10,13 @@ from holdfast.model.names import QueueRef, parse_name, parse_ref
 ALPHABET = string.ascii_letters + string.digits + "._-"
 
 
+@pytest.mark.spec("1.2")
 @given(st.text(ALPHABET, min_size=1, max_size=128).filter(lambda name: not name.startswith(".")))
 def test_a_name_is_1_to_128_letters_digits_dots_underscores_and_dashes(name: str) -> None:
     assert parse_name("queue", name) == name
 
 
+@pytest.mark.spec("1.2")
 @given(st.text())
 def test_no_other_text_is_a_name(text: str) -> None:
     is_name = 1 <= len(text) <= 128 and set(text) <= set(ALPHABET) and not text.startswith(".")
@@ -53,6 +55,7 @@ def test_what_is_not_text_is_no_name(value: object) -> None:
         parse_name("queue", value)
 
 
+@pytest.mark.spec("1.2")
 @given(st.text(min_size=1))
 def test_a_refused_name_cannot_write_a_log_line_of_its_own(text: str) -> None:
     with pytest.raises(InvalidName) as refused:
@@ -64,6 +67,7 @@ def test_a_refused_name_cannot_write_a_log_line_of_its_own(text: str) -> None:
     assert message.isprintable()
 
 
+@pytest.mark.spec("1.1")
 def test_a_tenant_and_a_queue_left_out_are_default() -> None:
     assert parse_ref() == QueueRef() == QueueRef("default", "default")
     assert parse_ref(queue="mail") == QueueRef("default", "mail")

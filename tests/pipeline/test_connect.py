@@ -24,6 +24,7 @@ def test_no_job_reaches_past_its_session_into_a_java() -> None:
     assert {file.name: found for file in looked_at if (found := CLASSIC.findall(file.read_text()))} == {}
 
 
+@pytest.mark.spec("9.11")
 @pytest.mark.proof
 def test_a_store_is_archived_audited_and_reported_on_spark_connect(tmp_path: Path) -> None:
     # Not in the environment of the other tests: with pandas in it every worker of theirs would import that too.

@@ -10,6 +10,7 @@ import pytest
 from tests.pipeline.conftest import Run
 
 
+@pytest.mark.spec("9.11")
 @pytest.mark.proof
 def test_the_demo_ends_with_a_report_and_without_a_violation(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -66,6 +66,7 @@ def test_a_session_that_is_there_is_used(spark: Any) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
+@pytest.mark.spec("9.11")
 def test_master_and_remote_exclude_each_other_and_spark_submit_has_its_own_master(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -77,6 +78,7 @@ def test_master_and_remote_exclude_each_other_and_spark_submit_has_its_own_maste
         session.open_session(master="local")
 
 
+@pytest.mark.spec("9.11")
 def test_under_spark_submit_neither_master_nor_java_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_active", lambda: None)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")

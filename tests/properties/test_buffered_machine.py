@@ -68,6 +68,7 @@ def machine_on(server: PostgresServer, redis: RedisServer, urls: list[str], path
     return BufferedMachine
 
 
+@pytest.mark.spec("2.2")
 @pytest.mark.slow
 @pytest.mark.parametrize("databases", [1, 2])
 def test_the_buffered_store_does_what_the_model_does(

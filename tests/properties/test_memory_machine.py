@@ -24,6 +24,7 @@ class MemoryMachine(QueueMachine):
         return MemoryStore(dice, _WEEK_MS)
 
 
+@pytest.mark.spec("2.1", "2.2")
 @pytest.mark.slow
 def test_the_memory_store_does_what_the_model_does() -> None:
     run_state_machine_as_test(MemoryMachine, settings=settings(COMMON, max_examples=150, stateful_step_count=40))

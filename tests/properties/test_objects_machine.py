@@ -42,6 +42,7 @@ class ObjectMachine(QueueMachine):
         return self._store(self.dice)
 
 
+@pytest.mark.spec("2.2")
 @pytest.mark.slow
 def test_the_object_store_does_what_the_model_does() -> None:
     examples = settings(COMMON, max_examples=15, stateful_step_count=30, phases=_PHASES)

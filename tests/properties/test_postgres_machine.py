@@ -44,6 +44,7 @@ def machine_on(server: PostgresServer, urls: list[str]) -> type[QueueMachine]:
     return PostgresMachine
 
 
+@pytest.mark.spec("2.2")
 @pytest.mark.slow
 @pytest.mark.parametrize("databases", [1, 2])
 def test_the_postgres_store_does_what_the_model_does(postgres: PostgresServer, databases: int) -> None:

@@ -279,6 +279,7 @@ def assert_same(found: list[Any], after: Any) -> None:
     assert stepped == reference, after
 
 
+@pytest.mark.spec("2.2", "5.3")
 @pytest.mark.slow
 @given(policy=_policies, calls=_calls)
 @example(
@@ -319,6 +320,7 @@ def _without_next_at(call: Call, returned: Any) -> Any:
     return (returned[0], returned[2]) if isinstance(call, Claim | ClaimReserved) else returned
 
 
+@pytest.mark.spec("5.3")
 def test_every_shortcut_is_a_statement_that_names_its_function() -> None:
     assert set(SHORTCUTS) <= set(SQL)
     for name, function in SHORTCUTS.items():

@@ -73,6 +73,7 @@ QUICK = settings(COMMON, max_examples=20, stateful_step_count=40, phases=[Phase.
 MACHINES = [RocksMachine, SyncedRocksMachine, ShardedRocksMachine]
 
 
+@pytest.mark.spec("2.2")
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_rocks_store_does_what_the_model_does(machine: type[RocksMachine]) -> None:

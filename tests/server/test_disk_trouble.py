@@ -67,6 +67,7 @@ def events(server: Served, name: str) -> list[Any]:
     return [line for line in lines if line["event"] == name]
 
 
+@pytest.mark.spec("4.10")
 @pytest.mark.slow
 async def test_a_full_disk_is_logged_once_shown_everywhere_and_left_by_itself(small_disk: Path) -> None:
     store, other = small_disk / "store", small_disk / "other"
@@ -126,6 +127,7 @@ def tell(tmp_path: Path, what: str) -> None:
     fresh.rename(tmp_path / "control")
 
 
+@pytest.mark.spec("4.10")
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 async def test_a_served_store_that_the_disk_stopped_reopens_by_itself(tmp_path: Path, durability: str) -> None:
@@ -167,6 +169,7 @@ async def test_a_served_store_that_the_disk_stopped_reopens_by_itself(tmp_path: 
     verify_store(tmp_path / "store", "after a reopening")
 
 
+@pytest.mark.spec("4.10")
 @pytest.mark.slow
 async def test_a_server_whose_stopped_store_does_not_close_exits_and_the_next_one_goes_on(tmp_path: Path) -> None:
     with on_failing_disk(tmp_path, options=("stuck",)) as server:

@@ -42,6 +42,7 @@ def serve(store: list[str], redis: RedisServer, wal_dir: Path, *arguments: str) 
     return Served(*given, *arguments)
 
 
+@pytest.mark.spec("5.6")
 async def test_without_redis_one_server_refuses_cleanly_and_the_other_carries_on(
     postgres: PostgresServer, own_redis: RedisServer, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ async def test_without_redis_one_server_refuses_cleanly_and_the_other_carries_on
         assert [each["payload"] for each in claimed.json["messages"]] == ["after"]
 
 
+@pytest.mark.spec("8.7")
 async def test_servers_share_a_tenant_s_rate_and_say_whether_they_do(
     postgres: PostgresServer, own_redis: RedisServer, tmp_path: Path
 ) -> None:
@@ -108,6 +110,7 @@ async def test_servers_share_a_tenant_s_rate_and_say_whether_they_do(
                     await asyncio.sleep(0.05)
 
 
+@pytest.mark.spec("5.7")
 async def test_a_server_that_cannot_bring_everything_home_exits_non_zero_and_its_next_start_does(
     own_postgres: PostgresServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.wire.framed.frames import CONNECTION, FrameKind
 from tests.doors.framed.frames_by_hand import Peer, connected, greeted
 from tests.server.served import Served, urls_in
@@ -30,6 +32,7 @@ async def upgraded(peer: Peer) -> bytes:
     return await peer.reader.readuntil(b"\r\n\r\n")
 
 
+@pytest.mark.spec("8.15")
 async def test_the_line_and_healthz_name_the_framed_port(tmp_path: Path) -> None:
     with Served("--data", tmp_path / "store", "--framed-port", "0", "--log-format", "json") as server:
         port = framed_port(server)
@@ -41,6 +44,7 @@ async def test_the_line_and_healthz_name_the_framed_port(tmp_path: Path) -> None
         assert server.end() == 0
 
 
+@pytest.mark.spec("8.15")
 async def test_without_a_port_of_its_own_it_is_reached_by_upgrade(tmp_path: Path) -> None:
     with Served("--data", tmp_path / "store", "--log-format", "json") as server:
         assert health(server) == {"status": "ok", "framed_upgrade": True}

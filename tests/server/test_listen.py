@@ -33,6 +33,7 @@ def test_without_identities_a_loopback_address_is_listened_on(host: str) -> None
         each.close()
 
 
+@pytest.mark.spec("8.6")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "8.8.8.8"])
 def test_without_identities_any_other_address_is_refused_before_it_is_bound(host: str) -> None:
     with pytest.raises(InvalidArgument, match=r"can be reached from other machines.*set jwt_secret"):

@@ -34,6 +34,7 @@ def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.spec("5.1")
 def test_the_command_line_makes_a_store_and_says_what_it_is(fresh: list[str]) -> None:
     store = ",".join(fresh)
 
@@ -53,6 +54,7 @@ def test_the_command_line_makes_a_store_and_says_what_it_is(fresh: list[str]) ->
     assert len({each["store"] for each in said}) == 1
 
 
+@pytest.mark.spec("5.2")
 def test_a_database_that_joins_a_store_owns_no_slots_yet(fresh: list[str]) -> None:
     assert cli("db", "migrate", "--store", fresh[0]).returncode == 0
     joined = cli("db", "migrate", "--store", ",".join(fresh), "--json")
@@ -68,6 +70,7 @@ def test_what_is_not_a_postgres_url_is_refused(fresh: list[str]) -> None:
         assert "give --store postgres://" in refused.stderr
 
 
+@pytest.mark.spec("10.1")
 def test_a_program_opens_a_store_by_its_url(fresh: list[str]) -> None:
     assert cli("db", "migrate", "--store", ",".join(fresh)).returncode == 0
     with holdfast.open(",".join(fresh)) as hf:
@@ -105,6 +108,7 @@ def test_one_database_of_two_is_not_taken_for_the_whole_store(fresh: list[str]) 
         pass
 
 
+@pytest.mark.spec("5.7")
 @pytest.mark.slow
 async def test_two_servers_serve_one_store(fresh: list[str]) -> None:
     store = ",".join(fresh)

@@ -157,6 +157,7 @@ def test_every_setting_is_in_the_matrix() -> None:
     assert list(WRITTEN) == list(SETTINGS) == list(WRONG)
 
 
+@pytest.mark.spec("10.6")
 def test_every_setting_of_the_public_surface_is_there() -> None:
     named = """data store redis_url wal_dir on_redis_down flusher flush_interval flush_batch prefetch_batch shard_map
         pg_pool pg_lock_timeout pg_statement_timeout
@@ -170,6 +171,7 @@ def test_every_setting_of_the_public_surface_is_there() -> None:
     assert set(named.split()) == set(SETTINGS) - {"jwt_secret_file", "metrics_token_file", "clock_skew"}
 
 
+@pytest.mark.spec("10.6")
 @pytest.mark.parametrize("places", list(itertools.product([True, False], repeat=3)))
 @each_setting
 def test_a_flag_goes_before_a_variable_and_a_variable_before_the_file(
@@ -195,6 +197,7 @@ def test_a_flag_goes_before_a_variable_and_a_variable_before_the_file(
         assert named in loaded.origin(setting.name)
 
 
+@pytest.mark.spec("10.6")
 @pytest.mark.parametrize(
     ("setting", "wrong"), [(SETTINGS[name], wrong) for name, every in WRONG.items() for wrong in every]
 )
@@ -248,6 +251,7 @@ def test_durations_and_sizes_are_read_as_they_are_written(give: Give) -> None:
     assert settings.max_payload == 524_288
 
 
+@pytest.mark.spec("10.6")
 @pytest.mark.parametrize(
     ("key", "meant"), [("prot", "port"), ("max-payload", "max_payload"), ("jwt_secrets", "jwt_secret")]
 )

@@ -59,6 +59,7 @@ async def test_an_idle_server_stops_at_once_and_in_order(data: Path, which: sign
     assert "Traceback" not in server.log
 
 
+@pytest.mark.spec("5.7")
 async def test_what_is_in_hand_is_finished_and_what_is_new_is_refused(data: Path) -> None:
     with Served("--data", data, "--durability", "os") as server:
         idle = await server.connect()
@@ -102,6 +103,7 @@ async def test_whoever_waits_is_let_go_at_once(data: Path) -> None:
         assert time.monotonic() - told_at < 10
 
 
+@pytest.mark.spec("5.7")
 async def test_past_its_grace_a_server_cuts_off_what_is_left_and_names_it(data: Path) -> None:
     with Served("--data", data, "--shutdown-grace", "300ms") as server:
         kept = await server.call("/v1/queue/enqueue", {"queue": "q", "messages": [{"payload": "early"}]})
@@ -147,6 +149,7 @@ async def test_a_second_signal_ends_it_at_once_and_loses_nothing(data: Path, whi
         assert [each.id for each in hf.queue("q").peek(10)] == [kept.json["messages"][0]["id"]]
 
 
+@pytest.mark.spec("5.7")
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 async def test_stopped_in_the_middle_of_load_it_loses_nothing_that_was_acknowledged(
     data: Path, durability: str

@@ -267,6 +267,7 @@ class TestTheGate:
         await settle_loop()
         assert await bench.claim() == []
 
+    @pytest.mark.spec("8.8")
     async def test_a_quiet_tenant_passes_a_flood(self, held: tuple[Bench, HeldCalls]) -> None:
         bench, calls = held
         flood = [bench.enqueue(QueueRef("noisy", "q"), number=10) for _ in range(200)]

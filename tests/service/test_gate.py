@@ -149,6 +149,7 @@ async def test_a_tenant_that_comes_new_goes_in_before_a_flood(clock: ManualClock
     await settle_loop()
 
 
+@pytest.mark.spec("7.3")
 @settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.integers(1, 8), min_size=2, max_size=5),

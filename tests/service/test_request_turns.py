@@ -3,6 +3,8 @@
 import contextlib
 from collections import Counter
 
+import pytest
+
 from holdfast.dispatch.fairness import UNIT
 from holdfast.service.limits.request_turns import (
     CONTENTION_S,
@@ -152,6 +154,7 @@ def test_a_tenant_that_had_to_wait_is_read_in_turns_alone_while_a_quiet_one_call
     assert turns.may_go_on("flood")
 
 
+@pytest.mark.spec("7.3")
 def test_turns_go_by_weight_and_by_what_they_cost() -> None:
     loop, read = HandLoop(), list[str]()
     turns = contended_on(loop, heavy=3)

@@ -86,6 +86,7 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.spec("8.7")
 async def test_two_servers_let_in_together_what_the_limit_allows(redis_url: str) -> None:
     async with servers(redis_url) as (clock, _, [one, other]):
         let_in = 0

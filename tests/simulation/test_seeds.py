@@ -34,6 +34,7 @@ VERBS = (
 )
 
 
+@pytest.mark.spec("2.4")
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, PART))
 def test_nothing_is_lost_whatever_goes_wrong(first: int) -> None:

@@ -34,6 +34,7 @@ def lines() -> Iterator[Callable[..., list[str]]]:
 Lines = Callable[..., list[str]]
 
 
+@pytest.mark.spec("8.10")
 def test_a_line_of_json_has_time_level_event_and_its_fields(lines: Lines) -> None:
     def act() -> None:
         fields = {"tenant_id": "acme", "queue_id": "a", "correlation_id": "c-1", "took_ms": 3}

@@ -41,6 +41,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddedSubject:
 # --- Requests ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("8.2", "8.10")
 async def test_requests_are_counted_by_operation_queue_and_outcome() -> None:
     metrics = Metrics(FixedSource({A: stats()}))
     for seconds in (0.0005, 0.003, 40.0):
@@ -71,6 +72,7 @@ async def test_counts_only_rise_from_scrape_to_scrape() -> None:
         assert sample(text, "holdfast_request_seconds_count", **where) == expected
 
 
+@pytest.mark.spec("8.10")
 async def test_limits_are_counted_with_what_they_decided_and_how_long_calls_waited() -> None:
     metrics = Metrics(FixedSource({A: stats()}))
     metrics.decided(A, "write", "admitted")
@@ -106,6 +108,7 @@ async def test_connections_that_wait_at_the_socket_are_shown_with_how_often_and_
     assert sample(text, "holdfast_turn_wait_seconds_sum") == pytest.approx(0.1005)
 
 
+@pytest.mark.spec("8.10")
 async def test_depth_age_and_waiters_are_read_at_each_scrape(subject: EmbeddedSubject) -> None:
     async with subject.open() as hf:
         metrics = metrics_of(hf, subject.clock)
@@ -134,6 +137,7 @@ async def test_depth_age_and_waiters_are_read_at_each_scrape(subject: EmbeddedSu
         waiting.cancel()
 
 
+@pytest.mark.spec("8.10")
 async def test_transitions_are_counted_whoever_makes_them(subject: EmbeddedSubject) -> None:
     async with subject.open() as hf:
         metrics = metrics_of(hf, subject.clock)
@@ -172,6 +176,7 @@ async def test_a_store_that_was_closed_is_down_and_the_scrape_still_answers(subj
     assert sample(text, "holdfast_requests_total", outcome="store_unavailable", **where) == 1
 
 
+@pytest.mark.spec("8.10")
 async def test_the_embedded_store_is_shown_family_by_family(tmp_path: Path) -> None:
     subject = EmbeddedSubject(lambda dice: RocksStore(tmp_path / "s", dice, journal_retention_ms=WEEK_MS))
     async with subject.open() as hf:
@@ -224,6 +229,7 @@ async def test_names_of_the_greatest_length_stay_below_five_mebibytes() -> None:
     assert len(await metrics.render()) < 5 << 20
 
 
+@pytest.mark.spec("8.10")
 async def test_queues_beyond_the_cap_are_other_and_the_first_keep_their_labels() -> None:
     queues = {QueueRef("t", f"q{i}"): stats(ready=1, oldest_ready_age_ms=i * 1_000) for i in range(5)}
     metrics = Metrics(FixedSource(queues), max_labels=2)
@@ -292,6 +298,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.spec("1.2")
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_hostile_name_never_reaches_a_label(name: str) -> None:
     with pytest.raises(InvalidName):

@@ -91,6 +91,7 @@ def linked(span: ReadableSpan) -> list[str]:
 # --- Tracing on ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("8.10")
 async def test_one_trace_leads_from_the_producer_to_the_ack() -> None:
     traced = Traced()
     async with memory().open() as hf:

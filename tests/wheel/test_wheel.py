@@ -28,6 +28,7 @@ def environment(
     return Environment(tmp_path_factory.mktemp("environment"), wheel, request.param)
 
 
+@pytest.mark.spec("10.7")
 def test_every_command_works_or_names_the_extra_it_needs(environment: Environment) -> None:
     calls = [*CALLS, *plain_calls()]
     here = str(environment.place).removeprefix("/")
@@ -50,6 +51,7 @@ def is_as_promised(call: Call, extra: str | None, code: int, err: str) -> bool:
     return code == call.code if call.code is not None else True
 
 
+@pytest.mark.spec("10.7")
 def test_every_command_shows_its_help_on_the_bare_wheel(wheel: Distribution, tmp_path: Path) -> None:
     commands = [(), ("db",), ("pipeline",), *every_command()]
 
@@ -77,6 +79,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.spec("10.7")
 def test_a_program_on_the_bare_wheel_is_told_the_extra_it_needs(wheel: Distribution, tmp_path: Path) -> None:
     answers = Environment(tmp_path, wheel, None).ask("run", list(PROGRAMS))
 

@@ -210,6 +210,7 @@ def test_answers_by_name_are_read_as_they_were_written() -> None:
 # --- Errors and hellos -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("3.11")
 @pytest.mark.parametrize("kind", ERRORS_BY_CODE.values())
 def test_every_error_is_read_as_it_was_written(kind: type[HoldfastError]) -> None:
     read = greetings.read_error(greetings.write_error(kind("no", field="f")))

@@ -54,6 +54,7 @@ def test_the_answers_of_the_example_are_read_as_the_page_says() -> None:
     assert answers.read_claimed(nothing).deliveries == []
 
 
+@pytest.mark.spec("8.15")
 @pytest.mark.parametrize("kind", FrameKind)
 def test_every_kind_of_frame_is_in_the_table(kind: FrameKind) -> None:
     assert re.search(rf"^\| {kind.value} \| {kind.name} \|", PAGE, re.MULTILINE)

@@ -130,6 +130,7 @@ def test_what_a_killed_worker_had_in_hand_is_handled_by_another_and_none_is_lost
     until(lambda: all(is_gone(pid) for pid in pids))
 
 
+@pytest.mark.spec("10.3")
 @pytest.mark.parametrize("how", ["async", "thread", "process"])
 @pytest.mark.parametrize("which", [SIGTERM, SIGINT])
 def test_a_stopped_worker_finishes_what_is_in_hand(rig: Rig, how: str, which: int) -> None:
@@ -146,6 +147,7 @@ def test_a_stopped_worker_finishes_what_is_in_hand(rig: Rig, how: str, which: in
     assert not events["failed"] + events["retried"] + events["expired"]
 
 
+@pytest.mark.spec("10.3")
 @pytest.mark.parametrize("how", ["async", "thread", "process"])
 def test_a_stopped_worker_releases_what_it_cannot_finish_and_none_counts_as_failed(rig: Rig, how: str) -> None:
     ids = rig.queue.enqueue(list(range(4)))
@@ -181,6 +183,7 @@ def test_an_idle_worker_stops_at_once_and_leaves_nothing_claimed(rig: Rig) -> No
     assert rig.queue.stats().ready == 1
 
 
+@pytest.mark.spec("2.9")
 @pytest.mark.parametrize("how", ["async", "thread", "process"])
 def test_a_handler_longer_than_its_lease_finishes_once(rig: Rig, how: str) -> None:
     rig.queue.enqueue(7)
@@ -193,6 +196,7 @@ def test_a_handler_longer_than_its_lease_finishes_once(rig: Rig, how: str) -> No
     assert not events["expired"]
 
 
+@pytest.mark.spec("2.6")
 def test_a_worker_that_was_stopped_in_its_tracks_loses_its_lease_and_its_late_ack_is_refused(rig: Rig) -> None:
     rig.queue.enqueue(7)
     paused = rig.start(1, "lease=800ms", "how=thread")
@@ -211,6 +215,7 @@ def test_a_worker_that_was_stopped_in_its_tracks_loses_its_lease_and_its_late_ac
     assert (int(attempt), int(version)) == (2, 2)
 
 
+@pytest.mark.spec("10.3")
 def test_a_server_that_is_killed_and_comes_back_is_carried_on_with(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Served("--data", data) as first:

@@ -110,6 +110,7 @@ async def narrow(served: Served) -> AsyncIterator[str]:
     listening.close()
 
 
+@pytest.mark.spec("8.15")
 async def test_it_falls_back_to_http_where_a_proxy_lets_nothing_else_through(
     narrow: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -90,6 +90,7 @@ async def takes_either(order: Order | None) -> None:
     seen.append(order)
 
 
+@pytest.mark.spec("10.2")
 @pytest.mark.parametrize(
     ("handler", "payload", "given"),
     [
@@ -164,6 +165,7 @@ def test_the_decorator_leaves_the_function_as_it_was(worker: holdfast.Worker) ->
     assert worker.handler("q")(takes_struct) is takes_struct
 
 
+@pytest.mark.spec("10.3")
 def test_async_functions_run_on_the_loop_and_others_in_threads(worker: holdfast.Worker) -> None:
     worker.handler("a")(takes_struct)
     worker.handler("b")(plain)
@@ -278,6 +280,7 @@ def test_settings_beside_something_open_are_refused() -> None:
         holdfast.Worker(hf, durability="os")
 
 
+@pytest.mark.spec("10.3")
 def test_an_owner_is_made_that_no_other_start_shares() -> None:
     first, second = holdfast.Worker("memory://"), holdfast.Worker("memory://")
     assert first.owner != second.owner

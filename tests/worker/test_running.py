@@ -17,6 +17,7 @@ from tests.worker.watched import watched
 # --- Slots -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("10.3")
 async def test_no_more_is_claimed_than_there_are_free_slots(clock: ManualClock) -> None:
     slow = Slow()
     async with opened(clock) as hf:

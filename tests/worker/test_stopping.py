@@ -15,12 +15,14 @@ from tests.worker.slow import Slow
 # --- Crashes and outages ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("10.3")
 def test_three_crashes_start_again_at_once_and_then_ever_later_up_to_five_minutes() -> None:
     assert [restart_delay_ms(crashes) for crashes in range(1, 8)] == [0, 0, 0, 250, 500, 1_000, 2_000]
     assert restart_delay_ms(14) == 256_000
     assert restart_delay_ms(15) == restart_delay_ms(1_000) == 300_000
 
 
+@pytest.mark.spec("10.3")
 async def test_a_consumer_that_crashes_starts_again_later_and_later_and_then_works(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:

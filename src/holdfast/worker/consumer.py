@@ -3,14 +3,14 @@
 import asyncio
 
 from holdfast.client.message import describe
-from holdfast.model.errors import Throttled
+from holdfast.model.errors import InvalidArgument, Throttled
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.model.rules.retry import backoff_ms
 from holdfast.worker.context import HEALTHY_MS, ConsumerContext, Reachability, first_of, log, restart_delay_ms
 from holdfast.worker.execution.executor import Execution
-from holdfast.worker.handlers import Handler
+from holdfast.worker.handlers import Handler, is_importable_here
 from holdfast.worker.metrics import HandlerStats
-from holdfast.worker.outcomes import bounded
+from holdfast.worker.outcomes import HandlerDied, HandlerNotImportable, bounded
 from holdfast.worker.verdict_sender import TROUBLE, Outbox, PendingVerdict
 from holdfast.worker.work import InterruptReason, Slot, Work, WorkMessage
 
@@ -63,6 +63,30 @@ class Consumer:
     def is_idle(self) -> bool:
         """Return whether no message is in hand and every verdict has a result."""
         return not self._unsettled
+
+    async def check_import(self) -> None:
+        """Start the first process of a handler whose function must be importable there.
+
+        Raise `InvalidArgument` if it is not. A process that does not start for another reason is only logged: it is
+        started again before the first claim.
+        """
+        if not self.handler.options.must_import or self._context.inline is not None:
+            return
+        if not is_importable_here(self.handler.function):
+            raise self._not_importable("its name belongs to another object")
+        try:
+            await self._is_prepared()
+        except HandlerNotImportable as error:
+            raise self._not_importable(str(error)) from error
+        except HandlerDied as error:
+            log.warning("%s: %s", self.handler.name, error)
+
+    def _not_importable(self, why: str) -> InvalidArgument:
+        return InvalidArgument(
+            f'the handler {self.handler.name} of {self.handler.options.ref} has process="auto", but no process can '
+            f"import it: {why}; define it with `def` at the top level of a module, or give it process=False",
+            field="process",
+        )
 
     # --- The loop ----------------------------------------------------------------------------------------------
 

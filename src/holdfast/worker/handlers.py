@@ -1,6 +1,7 @@
 """Handlers: their function, the parameters that the worker fills, and their options."""
 
 import inspect
+import sys
 import typing
 from collections.abc import Callable
 from enum import StrEnum
@@ -8,6 +9,7 @@ from operator import itemgetter
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
+from msgspec import UNSET
 
 from holdfast.client.message import Message
 from holdfast.client.payloads.encoding import check_decodable, decode_as
@@ -23,6 +25,9 @@ from holdfast.worker.outcomes import HandlerDied, bad_payload
 MAX_CONCURRENCY = 1_000
 # The cap for a handler's own backoff base. The queue's cap fits only the queue's base.
 BACKOFF_CAP_MS = 300_000
+DEFAULT_TIMEOUT = "5m"
+# The value of `process` that runs a handler in a process if it declares a timeout and is not async.
+AUTO = "auto"
 
 Backoff = Duration | Callable[[int], Duration]
 
@@ -57,6 +62,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     # Whether an async handler reads large payloads part by part. In threads and processes, `message.payload` reads them
     # when it is used.
     streams: bool = False
+    # Whether the worker refuses to start if a process cannot import the function.
+    must_import: bool = False
 
     def delay_ms(self, retry: int, roll: float) -> int | None:
         """Return the delay before a retry, or None to let the queue decide. `retry` is 0 for the first."""
@@ -85,8 +92,10 @@ def parse_options(
     stream: Any = False,
 ) -> Options:
     """Return the options of `@worker.handler(...)`. Raise `InvalidArgument` for a wrong one."""
+    has_timeout = timeout is not UNSET and timeout is not None
+    is_auto = pool is None and process == AUTO and has_timeout and not is_async
     lease_ms = parse_duration_ms("lease", lease)
-    timeout_ms = None if timeout is None else parse_duration_ms("timeout", timeout)
+    timeout_ms = None if timeout is None else parse_duration_ms("timeout", timeout if has_timeout else DEFAULT_TIMEOUT)
     startup_ms = None if startup_timeout is None else parse_duration_ms("startup_timeout", startup_timeout)
     for name, value in (("lease", lease_ms), ("timeout", timeout_ms), ("startup_timeout", startup_ms)):
         if value == 0:
@@ -95,7 +104,7 @@ def parse_options(
     max_stuck = slots if max_stuck_threads is None else max_stuck_threads
     return Options(
         ref=parse_ref(tenant, queue),
-        pool=_pool(pool, process, is_async=is_async),
+        pool=Pool.PROCESS if is_auto else _pool(pool, False if process == AUTO else process, is_async=is_async),
         concurrency=slots,
         lease_ms=lease_ms,
         timeout_ms=timeout_ms,
@@ -105,6 +114,7 @@ def parse_options(
         backoff=backoff if backoff is None or callable(backoff) else parse_duration_ms("backoff", backoff),
         with_state=_flag("state", state),
         streams=_flag("stream", stream),
+        must_import=is_auto,
     )
 
 
@@ -121,9 +131,19 @@ def _pool(pool: Any, process: Any, *, is_async: bool) -> Pool:
     return Pool(wanted)
 
 
+def check_auto(process: object) -> None:
+    """Raise `InvalidArgument` unless `process` is "auto" or None."""
+    if process is not None and process != AUTO:
+        raise InvalidArgument(
+            f'process {str(process)[:80]!r} must be "auto" for a worker; True is an option of a handler',
+            field="process",
+        )
+
+
 def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidArgument(f"{name} {str(value)[:80]!r} must be True or False", field=name)
+        also = ', or "auto"' if name == "process" else ""
+        raise InvalidArgument(f"{name} {str(value)[:80]!r} must be True or False{also}", field=name)
     return value
 
 
@@ -237,10 +257,21 @@ def check_importable(function: Callable[..., Any]) -> str:
     if not inspect.isfunction(function) or module is None or "<" in name:
         raise InvalidArgument(
             f"{name} cannot run in its own process, which could not import it; define it with `def` at the top level "
-            "of a module",
+            "of a module, or give it process=False",
             field="pool",
         )
     return f"{module}:{name}"
+
+
+def is_importable_here(function: Callable[..., Any]) -> bool:
+    """Return whether the name under which another process would import a function leads to it in this process.
+
+    It does not if the name was bound again, for example in a loop that defines several handlers.
+    """
+    found: Any = sys.modules.get(function.__module__)
+    for part in name_of(function).split("."):
+        found = getattr(found, part, None)
+    return found is not None and inspect.unwrap(found) is inspect.unwrap(function)
 
 
 def startup_timeout_error(handler: Handler) -> HandlerDied:

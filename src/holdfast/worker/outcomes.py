@@ -67,6 +67,10 @@ class HandlerDied(Exception):
     """The process of the handler ended before the handler did."""
 
 
+class HandlerNotImportable(HandlerDied):
+    """The process of the handler could not import it."""
+
+
 class HandlerFailed(Exception):
     """An error that a handler raised in its own process, as text, with its `traceback` as text."""
 

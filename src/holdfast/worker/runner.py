@@ -77,6 +77,7 @@ class Runner:
                 self._owner, connection, runtime, self._dice, self._hooks, reachability, self.stop
             )
             self.consumers = [Consumer(handler, context) for handler in self._handlers]
+            await self._check_imports()
             await self._hooks.call("on_start", self._worker)
             try:
                 await self._consume(connection)
@@ -88,6 +89,15 @@ class Runner:
                 self.client = None
         if self.stop.error is not None:
             raise self.stop.error
+
+    async def _check_imports(self) -> None:
+        """Raise `InvalidArgument` if a handler with `process="auto"` cannot be imported by its process."""
+        checks = await asyncio.gather(*(each.check_import() for each in self.consumers), return_exceptions=True)
+        for error in checks:
+            if error is not None:
+                for consumer in self.consumers:
+                    consumer.close()
+                raise error
 
     async def _consume(self, connection: WorkerConnection) -> None:
         log.info(

@@ -7,7 +7,9 @@ import secrets
 import socket
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
+
+from msgspec import UNSET, UnsetType
 
 from holdfast.client.blocking import BlockingDriver, Holdfast
 from holdfast.client.client import AsyncHoldfast
@@ -26,6 +28,7 @@ from holdfast.worker.execution.function_runners import make_blocking_run
 from holdfast.worker.handlers import (
     Backoff,
     Handler,
+    check_auto,
     check_function,
     check_options,
     is_async,
@@ -64,6 +67,7 @@ class Worker:
         clock: Clock | None = None,
         dice: Dice | None = None,
         protocol: str = "auto",
+        process: Literal["auto"] | None = None,
         **settings: Any,
     ) -> None:
         """Create a worker. It connects when it runs.
@@ -72,7 +76,8 @@ class Worker:
         `owner` is the name under which the worker claims messages; by default it is made of the host, the process and a
         random number. `grace` is the time that handlers have to finish when the worker stops. `protocol` is for the URL
         of a server's HTTP port: "http", "framed", or "auto", which uses the framed protocol if the server offers it and
-        it can be reached, and HTTP otherwise. `clock` and `dice` are for tests. `settings` are the options of
+        it can be reached, and HTTP otherwise. With `process="auto"`, each handler that declares a timeout and is not
+        async runs in a process, which can be killed. `clock` and `dice` are for tests. `settings` are the options of
         `holdfast.open`.
 
         Raise `InvalidArgument` for a wrong argument.
@@ -95,6 +100,8 @@ class Worker:
         self.owner = make_owner() if owner is None else check_text("owner", owner)
         self.handlers: dict[QueueRef, Handler] = {}
         self.hooks = Hooks()
+        check_auto(process)
+        self._process = process
         self._grace_ms = parse_duration_ms("grace", grace)
         self._clock = clock
         self._dice = dice
@@ -127,12 +134,12 @@ class Worker:
         tenant: str = DEFAULT,
         concurrency: int = 1,
         lease: Duration = "30s",
-        timeout: Duration | None = "5m",
+        timeout: Duration | UnsetType | None = UNSET,
         startup_timeout: Duration | None = "60s",
         max_stuck_threads: int | None = None,
         retries: int | None = None,
         backoff: Backoff | None = None,
-        process: bool = False,
+        process: bool | Literal["auto"] | None = None,
         pool: str | None = None,
         state: bool = False,
         stream: bool = False,
@@ -140,14 +147,17 @@ class Worker:
         """Return a decorator that registers a function as the handler of a queue. The function itself is unchanged.
 
         `concurrency` is the maximum number of messages handled at once. `lease` is the lease of each message, which is
-        extended while its handler runs. `timeout` is the time after which a handler is told to stop (None: no limit).
-        `retries` and `backoff` replace those of the queue; `backoff` is a base duration that doubles with each retry,
-        or a function of the retry's number, from 1. `state` gives the handler the message's state document.
+        extended while its handler runs. `timeout` is the time after which a handler is told to stop (5 minutes by
+        default; None: no limit). `retries` and `backoff` replace those of the queue; `backoff` is a base duration that
+        doubles with each retry, or a function of the retry's number, from 1. `state` gives the handler the message's
+        state document.
 
         An async function runs on the event loop, any other in a thread or, with `process=True` or `pool="process"`, in
-        a process, which must start within `startup_timeout`. With `stream`, an async handler reads large payloads part
-        by part. The worker stops with `WorkerStuck` when more threads than `max_stuck_threads` (by default,
-        `concurrency`) run past their timeout.
+        a process, which must start within `startup_timeout`. With `process="auto"`, a function that is not async runs
+        in a process if `timeout` is given, and the worker refuses to start if a process cannot import it. By default,
+        `process` is that of the worker. With `stream`, an async handler reads large payloads part by part. The worker
+        stops with `WorkerStuck` when more threads than `max_stuck_threads` (by default, `concurrency`) run past their
+        timeout.
 
         Raise `InvalidArgument` for a wrong option, and for a function that cannot be a handler.
         """
@@ -167,7 +177,7 @@ class Worker:
                 max_stuck_threads=max_stuck_threads,
                 retries=retries,
                 backoff=backoff,
-                process=process,
+                process=process if process is not None else self._process or False,
                 pool=pool,
                 state=state,
                 stream=stream,

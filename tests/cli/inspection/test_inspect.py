@@ -37,6 +37,7 @@ def held(request: pytest.FixtureRequest) -> Held:
         return Held(id, message.receipt)
 
 
+@pytest.mark.spec("10.8")
 @pytest.mark.parametrize("held", ["store", "server", "objects"], indirect=True)
 def test_a_message_is_found_and_everything_about_it_is_shown(run: Run, held: Held) -> None:
     found = run("inspect", held.id, "--json")
@@ -53,6 +54,7 @@ def test_a_message_is_found_and_everything_about_it_is_shown(run: Run, held: Hel
     assert held.receipt not in found.out
 
 
+@pytest.mark.spec("10.8")
 def test_people_read_who_holds_it_until_when_its_payload_and_its_timeline(run: Run, held: Held) -> None:
     ran = run("inspect", held.id)
 

@@ -43,6 +43,7 @@ def listed(run: Run, *arguments: object) -> list[str]:
     return [each["id"] for each in ran.lines]
 
 
+@pytest.mark.spec("10.8")
 @pytest.mark.parametrize("jobs", ["store", "server"], indirect=True)
 def test_messages_are_listed_by_state(run: Run, jobs: Furnished) -> None:
     assert listed(run, "--state", "in_flight") == [jobs.held, jobs.held_by_other]
@@ -54,6 +55,7 @@ def test_messages_are_listed_by_state(run: Run, jobs: Furnished) -> None:
     assert listed(run) == [jobs.failed, jobs.held, jobs.held_by_other, jobs.ready, jobs.delayed]
 
 
+@pytest.mark.spec("10.8")
 @pytest.mark.parametrize(
     ("filter", "expected"),
     [

@@ -28,6 +28,7 @@ def exported(out: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.spec("10.4")
 @pytest.mark.usefixtures("store")
 def test_the_exports_name_the_message_and_its_payload(run: Run) -> None:
     id = run("enqueue", "acme/jobs", '{"n": 1}', "--correlation-id", "c-1").out.strip()
@@ -79,6 +80,7 @@ def test_as_json_it_answers_the_payload_as_the_wire_does(run: Run) -> None:
     assert run("get", "jobs", first["id"], "--json").json["owner"] == "me"
 
 
+@pytest.mark.spec("10.4")
 @pytest.mark.usefixtures("store")
 def test_the_payload_goes_where_it_is_told_to(run: Run, tmp_path: Path) -> None:
     for _ in range(2):
@@ -265,6 +267,7 @@ def test_eval_is_safe_in_a_hostile_directory(shell: Shell, run: Run, tmp_path: P
     assert not (tmp_path / "pwned").exists()
 
 
+@pytest.mark.spec("10.4")
 @pytest.mark.slow
 def test_a_script_works_a_queue_until_it_is_empty(shell: Shell, run: Run) -> None:
     run("enqueue", "jobs", "--lines", stdin=b"good 1\nbad\ngood 2\n")

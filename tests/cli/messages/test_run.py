@@ -176,6 +176,7 @@ def test_what_can_never_work_is_refused_at_once(run: Run) -> None:
     assert run("run", "jobs", "--url", "./typo", "--", "true").code == 3
 
 
+@pytest.mark.spec("10.10")
 @pytest.mark.usefixtures("alone", "server")
 def test_a_worker_of_python_handlers_runs_by_its_name(run: Run, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(

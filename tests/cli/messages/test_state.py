@@ -28,6 +28,7 @@ def take(run: Run, store: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
     return take
 
 
+@pytest.mark.spec("10.4")
 def test_a_state_is_saved_and_the_next_attempt_finds_it(
     run: Run, take: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

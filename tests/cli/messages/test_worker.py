@@ -58,6 +58,7 @@ def run_worker(here: Path, before: str = "pass") -> "subprocess.CompletedProcess
     return subprocess.run(COMMAND, cwd=here, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.spec("10.3")
 def test_a_worker_with_too_many_stuck_threads_starts_its_process_again(tmp_path: Path) -> None:
     ran = run_worker(tmp_path)
 
@@ -91,7 +92,7 @@ def test_a_worker_that_is_told_to_end_does_not_start_again(tmp_path: Path) -> No
         for awaited in (" is stopping with ", "SIGTERM: finishing"):
             next(line for line in worker.stderr if awaited in line)
             worker.send_signal(signal.SIGTERM)
-        assert "starting again" not in worker.stderr.read()
+        assert "; restarting" not in worker.stderr.read()
         assert worker.wait(120) == 0
     assert len((tmp_path / "starts").read_text().split()) == 1
     with holdfast.open(str(tmp_path / "data")) as hf:

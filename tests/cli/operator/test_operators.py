@@ -79,6 +79,7 @@ def test_a_tenants_quotas_are_shown_and_changed(run: Run) -> None:
     assert run("enqueue", "acme/jobs", "x", "--count", 6).code == 75
 
 
+@pytest.mark.spec("3.8")
 def test_a_paused_queue_gives_nothing_until_it_is_resumed(run: Run) -> None:
     run("enqueue", "jobs", "x")
 
@@ -171,6 +172,7 @@ def test_dead_letters_are_removed_one_by_one_or_all(run: Run, failed: list[str])
     assert run("dlq", "jobs", "purge", "--yes", "--json").json["changed"] == 1
 
 
+@pytest.mark.spec("3.8")
 def test_redrive_brings_back_what_matches(run: Run, failed: list[str]) -> None:
     assert run("redrive", "jobs", "--dry-run", "--json").json["matched"] == 2
     assert counts(run) == (0, 0, 2)
@@ -180,6 +182,7 @@ def test_redrive_brings_back_what_matches(run: Run, failed: list[str]) -> None:
     assert run("redrive", "jobs", "--id", failed[0]).code == 3
 
 
+@pytest.mark.spec("3.8")
 def test_a_message_is_edited_and_then_redriven(run: Run, failed: list[str], tmp_path: Path) -> None:
     (tmp_path / "better.json").write_text('{"n":  3}')
 
@@ -253,6 +256,7 @@ def test_top_shows_the_queues_until_q_is_pressed(run: Run, failed: list[str]) ->
     assert "flight" in shown
 
 
+@pytest.mark.spec("10.4")
 @pytest.mark.slow
 def test_long_work_shows_a_bar_and_one_message_none() -> None:
     assert "to default/jobs" in on_a_terminal(b"", "enqueue", "jobs", "x", "--count", "20000")[1]

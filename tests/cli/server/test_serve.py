@@ -80,6 +80,7 @@ def test_a_wrong_variable_and_a_wrong_key_are_usage_too(
     assert_refused(run("serve"), 2, "durability 'none' (variable HOLDFAST_DURABILITY)", "fsync or os")
 
 
+@pytest.mark.spec("8.6")
 def test_without_identities_only_loopback_is_served(run: Callable[..., Any], tmp_path: Path) -> None:
     ran = run("serve", "--host", "0.0.0.0")
 
@@ -103,6 +104,7 @@ def test_what_is_no_store_is_refused(run: Callable[..., Any], tmp_path: Path) ->
     assert_refused(run("serve", "--port", "0", "--data", "full"), 4, "is not a store and not empty")
 
 
+@pytest.mark.spec("4.6")
 def test_a_store_in_use_says_who_has_it(run: Callable[..., Any], tmp_path: Path) -> None:
     with holdfast.open("store"):
         assert_refused(run("serve", "--port", "0", "--data", "store"), 75, f"in use by process {os.getpid()}")

@@ -44,6 +44,7 @@ def check(run: Run, token: str, *arguments: object) -> Any:
 # --- Making --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("8.13")
 def test_a_server_accepts_the_token_for_its_tenant_and_scopes(run: Run, secret: str) -> None:
     token = made(run, "--tenant", "acme", "--scope", "write", "--ttl", "10m", "--subject", "ci")
     with Served("--store", "memory://", environment={"HOLDFAST_JWT_SECRET": secret}) as server:
@@ -59,6 +60,7 @@ def test_a_server_accepts_the_token_for_its_tenant_and_scopes(run: Run, secret: 
             assert [each.tenant for each in hf.tenants()] == ["acme"]
 
 
+@pytest.mark.spec("8.13")
 def test_the_claims_are_those_of_the_flags_and_the_settings(run: Run, secret: str, tmp_path: Path) -> None:
     (tmp_path / "h.toml").write_text('jwt_issuer = "ops"\njwt_audience = "queues"\n[client]\nurl = "http://x"\n')
     ran = run("token", "-T", "acme", "--ttl", "90s", "--subject", "ci", "--config", "h.toml", "--json")
@@ -79,6 +81,7 @@ def test_a_secret_may_lie_in_a_file(run: Run, tmp_path: Path) -> None:
     assert jwt.decode(token, SECRET, ["HS256"], audience="holdfast")["tenant"] == "acme"
 
 
+@pytest.mark.spec("8.13")
 @pytest.mark.parametrize("kind", ["RS256", "ES256", "ES384", "EdDSA"])
 def test_a_private_key_signs_with_the_algorithm_of_its_kind(run: Run, tmp_path: Path, kind: str) -> None:
     key = private_key(kind)
@@ -189,6 +192,7 @@ def signed(secret: str = SECRET, **changes: Any) -> str:
     return jwt.encode({name: value for name, value in claims.items() if value is not ...}, secret, "HS256")
 
 
+@pytest.mark.spec("8.13")
 @pytest.mark.usefixtures("secret")
 def test_a_good_token_is_explained(run: Run) -> None:
     ran = check(run, signed(sub="ci"))
@@ -204,6 +208,7 @@ def test_a_good_token_is_explained(run: Run) -> None:
     assert check(run, signed(scope="other words")).json["may"] == []
 
 
+@pytest.mark.spec("8.13")
 @pytest.mark.parametrize(
     ("token", "reason", "words"),
     [

@@ -22,6 +22,7 @@ def store(alone: None) -> Path:
     return Path("data")
 
 
+@pytest.mark.spec("4.4")
 def test_a_store_gets_another_number_of_shards_and_is_used_as_before(store: Path, run: Run) -> None:
     ran = run("db", "reshard", store, "--shards", 4)
     assert ran.code == 0

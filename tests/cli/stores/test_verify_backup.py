@@ -37,6 +37,7 @@ def test_a_clean_store_is_exit_code_0_with_its_counts(run: Callable[..., Any], s
     assert "\x1b" not in ran.out + ran.err
 
 
+@pytest.mark.spec("4.8")
 def test_a_damaged_store_is_exit_code_4_with_each_violation(run: Callable[..., Any], store: Path) -> None:
     lose_an_index_entry(store)
 

@@ -187,6 +187,7 @@ class Uploads:
 PAYLOAD = bytes(range(256)) * 4_096
 
 
+@pytest.mark.spec("8.15")
 async def test_an_upload_sends_no_more_than_it_has_credit_for() -> None:
     uploads = Uploads()
     async with scripted(uploads) as server, holdfast.open_async(server.url) as hf:

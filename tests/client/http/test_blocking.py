@@ -49,6 +49,7 @@ def wait_for(q: Queue, field: str, number: int) -> None:
     raise AssertionError(f"{field} should be {number}: {q.stats()}")
 
 
+@pytest.mark.spec("10.1")
 def test_a_message_goes_its_whole_way(q: Queue) -> None:
     ids = q.enqueue([{"order": 7}, b"raw"])
     first, second = q.claim(limit=2)

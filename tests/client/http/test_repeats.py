@@ -15,6 +15,7 @@ from tests.doors.serving import Server
 LOST_ANSWER = Fault(NetworkFaultKind.CUT_BEFORE_REPLY)
 
 
+@pytest.mark.spec("3.5")
 async def test_an_enqueue_with_a_key_whose_answer_was_lost_is_repeated_and_enqueues_once(
     proxy: FaultProxy, far: AsyncHoldfast
 ) -> None:

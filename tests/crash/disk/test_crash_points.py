@@ -7,6 +7,7 @@ from tests.machinery.disk import run_crash_points
 from tests.seeds import run_seed
 
 
+@pytest.mark.spec("4.3")
 @pytest.mark.slow
 def test_a_kill_at_any_call_loses_nothing_that_was_answered() -> None:
     """At every tenth here: `make proof` tries each."""

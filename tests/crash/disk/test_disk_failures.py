@@ -36,6 +36,7 @@ def test_a_full_disk_under_four_shards_leaves_moved_messages_in_one_queue() -> N
     check_outcome(run_full_disk(2_000, seed=run_seed(), shards=(4,)), at_least=2)
 
 
+@pytest.mark.spec("4.10")
 @pytest.mark.slow
 def test_a_store_killed_anywhere_while_it_reopens_has_all_that_was_answered() -> None:
     """At every fifteenth call that changes a file, from the probe to the close: `make proof` tries each."""
@@ -69,6 +70,7 @@ def fill(queue: Queue, clock: ManualClock) -> list[bytes]:
     raise AssertionError("the disk never filled up")
 
 
+@pytest.mark.spec("4.8")
 def test_on_a_disk_that_is_nearly_full_enqueues_are_refused_and_acks_go_on(small_disk: Path) -> None:
     (small_disk / "other").write_bytes(bytes(2 << 20))
     clock = ManualClock()

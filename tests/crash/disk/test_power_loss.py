@@ -10,6 +10,7 @@ from tests.machinery.disk.workers import Workers, make_place
 from tests.seeds import run_seed
 
 
+@pytest.mark.spec("4.3")
 @pytest.mark.slow
 def test_every_disk_that_a_power_cut_left_keeps_what_was_answered() -> None:
     """Every second one is of a store with four shards."""

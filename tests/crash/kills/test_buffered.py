@@ -166,6 +166,7 @@ def _kills() -> int:
     return max(1, int(100 * float(os.environ.get("HOLDFAST_PROOF_SCALE", "1"))))
 
 
+@pytest.mark.spec("2.10", "5.5")
 async def test_a_restart_replays_only_what_was_not_stored_and_nothing_acked_comes_back(
     postgres: PostgresServer, redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.services
 ROUNDS = 5
 
 
+@pytest.mark.spec("2.4")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "faults"),

@@ -10,6 +10,7 @@ from tests.seeds import run_seed
 CYCLES = 20
 
 
+@pytest.mark.spec("4.3")
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_killed_process_loses_nothing_it_was_answered(target: str) -> None:

@@ -11,6 +11,7 @@ from tests.seeds import run_seed
 KILLS = 4
 
 
+@pytest.mark.spec("6.4")
 @pytest.mark.slow
 def test_whichever_of_four_servers_is_killed_nothing_answered_is_lost_or_comes_back() -> None:
     outcome = run_kills(TARGET, KILLS, seed=run_seed())
@@ -18,6 +19,7 @@ def test_whichever_of_four_servers_is_killed_nothing_answered_is_lost_or_comes_b
     assert outcome.counts["acked"] > 50
 
 
+@pytest.mark.spec("6.4")
 @pytest.mark.slow
 def test_the_same_holds_on_one_bucket() -> None:
     outcome = run_kills(BUCKET_TARGET, KILLS, seed=run_seed())

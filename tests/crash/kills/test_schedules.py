@@ -15,6 +15,7 @@ SCHEDULES = 20
 KILLS = 4
 
 
+@pytest.mark.spec("3.9")
 @pytest.mark.slow
 def test_killed_servers_fire_no_tick_twice_and_lose_none_they_fired(tmp_path: Path) -> None:
     dice, data = random.Random(5), tmp_path / "data"

@@ -36,6 +36,7 @@ def ref(queue: str = "jobs", tenant: str = "acme") -> dict[str, str]:
     return {"tenant": tenant, "queue": queue}
 
 
+@pytest.mark.spec("8.5")
 async def test_a_stock_client_adds_polls_extends_and_acks() -> None:
     async with serve_capnp(SystemClock()) as server, stock_client(server) as queues:
         assert (await queues.hello()).version == 1
@@ -78,6 +79,7 @@ async def test_options_hold_for_all_items_or_for_each() -> None:
         assert json.loads(refused.error.facts) == {"field": "options"}
 
 
+@pytest.mark.spec("8.5")
 async def test_a_request_without_a_ref_reaches_the_default_queue() -> None:
     async with serve_capnp(SystemClock()) as server, stock_client(server) as queues:
         await queues.add(items=[b"x"])
@@ -86,6 +88,7 @@ async def test_a_request_without_a_ref_reaches_the_default_queue() -> None:
         assert (await queues.poll()).messages[0].contents == b"x"
 
 
+@pytest.mark.spec("8.5")
 async def test_a_bare_message_id_is_enough_for_whoever_holds_the_message() -> None:
     callers = {"one": caller("acme", "read", "write", subject="one"), "two": caller("acme", "read", subject="two")}
     async with (
@@ -105,6 +108,7 @@ async def test_a_bare_message_id_is_enough_for_whoever_holds_the_message() -> No
         assert (await one.ack()).error.code == "invalid_argument"
 
 
+@pytest.mark.spec("3.4")
 async def test_a_message_is_removed_by_whoever_holds_it() -> None:
     async with serve_capnp(SystemClock()) as server, stock_client(server) as queues:
         [id] = (await queues.add(items=[b"x"])).ids
@@ -115,6 +119,7 @@ async def test_a_message_is_removed_by_whoever_holds_it() -> None:
         assert (await queues.stats()).stats.inFlight == 0
 
 
+@pytest.mark.spec("8.5")
 async def test_queues_are_created_listed_and_deleted() -> None:
     async with serve_capnp(SystemClock()) as server, stock_client(server) as queues:
         created = await queues.createQueue(ref=ref("new"), policy=json.dumps({"max_retries": 7}).encode())

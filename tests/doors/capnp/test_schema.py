@@ -29,6 +29,7 @@ def load(tmp_path: Path, text: str) -> Any:
     return capnp.load(str(place))
 
 
+@pytest.mark.spec("8.5")
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
@@ -55,6 +56,7 @@ def test_a_request_of_the_first_day_says_the_same_today(tmp_path: Path, name: st
         assert read.to_dict() == fields
 
 
+@pytest.mark.spec("8.5")
 def test_fields_of_a_later_day_are_passed_over(tmp_path: Path) -> None:
     later = load(tmp_path, _LATER).QueueRef.new_message(tenant="acme", queue="jobs", region="x", shard=7)
 

@@ -140,6 +140,7 @@ def test_a_url_or_a_setting_that_is_wrong_is_refused_by_name(url: str, settings:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.spec("8.6")
 async def test_identities_are_those_of_http_by_token_or_by_certificate(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files = authority.sign("server", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))

@@ -14,6 +14,7 @@ from tests.doors.framed.frames_by_hand import ask, connected, greeted
 from tests.doors.framed.serving import serve_framed
 
 
+@pytest.mark.spec("8.15")
 async def test_a_message_is_enqueued_claimed_and_acked(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         [enqueued] = await peer.enqueue(b"hi")
@@ -40,6 +41,7 @@ async def test_calls_need_not_wait_for_the_hello(clock: ManualClock) -> None:
         assert (await peer.next_of(CONNECTION))[0] == FrameKind.HELLO
 
 
+@pytest.mark.spec("8.15")
 async def test_answers_come_as_they_are_ready_and_not_in_order(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         waiting = peer.open_claim(None)
@@ -51,6 +53,7 @@ async def test_answers_come_as_they_are_ready_and_not_in_order(clock: ManualCloc
         assert delivery.payload == b"late"
 
 
+@pytest.mark.spec("8.15")
 async def test_many_calls_of_one_write_are_all_answered(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         calls = [peer.open("enqueue", "acme", "jobs", None, [[b"x" * 1_000]]) for _ in range(1_000)]
@@ -94,6 +97,7 @@ async def test_a_cancelled_exchange_answers_its_results(clock: ManualClock) -> N
         assert (result.ok, deliveries) == (True, [])
 
 
+@pytest.mark.spec("3.4")
 @pytest.mark.parametrize("verdict", Settle)
 async def test_every_verdict_is_carried_out(clock: ManualClock, verdict: Settle) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:
@@ -112,6 +116,7 @@ async def test_a_ledgers_claim_is_read_again_by_its_number(clock: ManualClock) -
         assert first[0].receipt == again[0].receipt
 
 
+@pytest.mark.spec("1.5")
 async def test_correlation_ids_come_from_the_message_or_from_the_call(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         own = [b"1", "t", {}, 100, 0, None, None, None, None, " own "]

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from holdfast.testing import ManualClock
 from holdfast.wire.framed.frames import FrameKind, FrameReader
@@ -18,6 +19,7 @@ def lengths(value: object) -> object:
     return [lengths(each) for each in value] if isinstance(value, list) else type(value)
 
 
+@pytest.mark.spec("8.15")
 async def test_a_door_answers_the_example_as_the_page_says(clock: ManualClock) -> None:
     lines = re.findall(r"^([<>]) ([0-9a-f ]+)$", PAGE, re.MULTILINE)
     answers = 0

@@ -73,6 +73,7 @@ async def test_without_a_credential_every_call_is_unauthenticated(guarded: Frame
         assert await code_of(stranger, name) == "unauthenticated"
 
 
+@pytest.mark.spec("8.15")
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_scope_opens_what_the_table_says_and_nothing_else(guarded: FramedServer, name: str) -> None:
     operation = OPERATIONS[name]
@@ -105,6 +106,7 @@ async def test_a_move_needs_both_tenants(guarded: FramedServer) -> None:
         assert error.code == "forbidden"
 
 
+@pytest.mark.spec("1.1")
 async def test_a_tenant_that_is_left_out_is_the_credentials_own(guarded: FramedServer) -> None:
     async with greeted(guarded.port, "acme-admin") as peer, greeted(guarded.port, "operator-admin") as operator:
         await peer.enqueue(b"mine", tenant=None, queue=None)

@@ -4,6 +4,8 @@ import asyncio
 import socket
 import struct
 
+import pytest
+
 from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock
 from holdfast.wire.framed import answers
@@ -17,6 +19,7 @@ def waiters(server: FramedServer) -> int:
     return sum(call.is_waiting for connection in server.door.connections for call in connection._calls)
 
 
+@pytest.mark.spec("8.15")
 async def test_a_cancelled_claim_answers_no_messages_and_claims_none(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         call = peer.open_claim(None)

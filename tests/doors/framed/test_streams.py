@@ -29,6 +29,7 @@ async def items(peer: Peer, call: int, count: int) -> list[Delivery]:
     return deliveries
 
 
+@pytest.mark.spec("8.15")
 async def test_messages_are_sent_as_they_come_up_to_prefetch(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         call = subscribe(peer)

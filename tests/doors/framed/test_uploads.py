@@ -45,6 +45,7 @@ async def finish(peer: Peer, call: int) -> bytes:
             raise greetings.read_error(body)
 
 
+@pytest.mark.spec("8.15")
 @pytest.mark.parametrize("size", [0, 1, WINDOW_BYTES, 5 << 20])
 @pytest.mark.parametrize("stored", ["memory", "rocks"])
 async def test_a_payload_in_parts_becomes_one_message(

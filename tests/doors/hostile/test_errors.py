@@ -62,6 +62,7 @@ async def test_two_calls_are_never_given_the_same_correlation_id(server: Server)
     assert len({each.headers["X-Correlation-Id"] for each in answers}) == 40
 
 
+@pytest.mark.spec("1.5")
 async def test_an_answer_of_one_message_carries_its_id_and_one_of_many_the_calls(server: Server) -> None:
     header = {"X-Correlation-Id": "call-1"}
     await server.enqueue(1, correlation_id="message-1")
@@ -148,6 +149,7 @@ STATUSES = {
 }  # fmt: skip
 
 
+@pytest.mark.spec("3.11")
 def test_every_error_has_its_status() -> None:
     assert STATUS_BY_CODE == STATUSES
     assert set(ERRORS_BY_CODE) == set(STATUSES)
@@ -240,10 +242,12 @@ REACHED: dict[str, Reach] = {
 REACHED_ELSEWHERE = {"unauthenticated", "forbidden", "already_exists"}
 
 
+@pytest.mark.spec("3.11")
 def test_every_error_is_reached() -> None:
     assert set(REACHED) | REACHED_ELSEWHERE == set(STATUSES)
 
 
+@pytest.mark.spec("3.11")
 @pytest.mark.parametrize("code", REACHED)
 async def test_every_error_comes_with_its_code_its_message_and_its_status(server: Server, code: str) -> None:
     answer = await REACHED[code](server)

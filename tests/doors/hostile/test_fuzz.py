@@ -79,6 +79,7 @@ def test_the_edges_of_every_field_find_no_failure(tmp_path: Path) -> None:
     fuzz("memory://", tmp_path, "--phases", "coverage", "--seed", "1")
 
 
+@pytest.mark.spec("8.1")
 @pytest.mark.slow
 def test_random_calls_find_no_failure(tmp_path: Path) -> None:
     options = ("--phases", "fuzzing,stateful", "--max-examples", "10", "--seed", "2")

@@ -70,6 +70,7 @@ async def send(server: Server, request: Request) -> Answer:
     return await once(server, request.method, path, body, **request.headers)
 
 
+@pytest.mark.spec("1.2")
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_hostile_name_is_refused_as_a_name_wherever_it_stands(
     server: Server, name: str, caplog: pytest.LogCaptureFixture

@@ -13,6 +13,7 @@ HOSTILE = ["..", "%2e%2e", ".hidden", "a%2Fb", "..%2f..%2fetc", "a%00b", "a%0Ab"
 HOSTILE += ["%C3%BC", "%FF", "%E2%80%AE", "x" * 129, "*", "%25", "a;b", "{a}", "a%2525b"]
 
 
+@pytest.mark.spec("8.1")
 async def test_stats_count_exactly_what_is_there(stored: Server) -> None:
     await stored.enqueue(1, 2, 3)
     await stored.enqueue(4, delay_ms=60_000)
@@ -37,6 +38,7 @@ async def test_stats_of_a_queue_that_does_not_exist_are_not_found(server: Server
     assert (answer.status, answer.code) == (404, "queue_not_found")
 
 
+@pytest.mark.spec("1.1")
 async def test_tenant_and_queue_of_a_query_may_be_left_out(server: Server) -> None:
     await server.enqueue(1, tenant="default", queue="default")
     assert (await server.get("/v1/queue/stats")).json["ready"] == 1
@@ -57,6 +59,7 @@ async def test_a_field_that_a_query_does_not_have_is_refused_by_its_name(server:
     assert answer.json["error"]["field"] in path
 
 
+@pytest.mark.spec("8.1")
 async def test_watch_tells_when_messages_become_available(server: Server) -> None:
     await server.enqueue("first")
     async with server.http.get(server.url + "/v1/queue/watch?tenant=acme&queue=jobs") as response:
@@ -178,6 +181,7 @@ async def test_a_queue_is_listed_with_its_stats_and_looked_up_with_its_policy(se
     assert (await server.get("/v1/tenants/acme/queues/nowhere")).code == "queue_not_found"
 
 
+@pytest.mark.spec("8.11")
 async def test_delete_answers_202_as_soon_as_the_queue_drains(stored: Server, clock: ManualClock) -> None:
     await stored.enqueue("held", "left")
     [held] = await stored.dequeue()
@@ -285,6 +289,7 @@ async def test_a_message_that_is_gone_is_not_found(server: Server) -> None:
 # --- Names -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("1.2")
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_hostile_name_in_a_path_is_refused_as_a_name(server: Server, name: str) -> None:
     for path in (f"/v1/tenants/{name}", f"/v1/tenants/{name}/queues/q", f"/v1/tenants/acme/queues/{name}"):

@@ -30,6 +30,7 @@ async def dequeue(api: Api, **query: Any) -> list[Any]:
     return list(answer.json)
 
 
+@pytest.mark.spec("8.3")
 async def test_items_go_in_and_come_out_with_integer_ids(stored: Server, clock: ManualClock) -> None:
     ids = await enqueue(stored, item(b"\x00\xff", priority=3), item(b"", priority=4))
     assert all(isinstance(id, int) for id in ids)
@@ -44,6 +45,7 @@ async def test_items_go_in_and_come_out_with_integer_ids(stored: Server, clock: 
     assert parse_instant(first["lease_expires_at"], "") == clock.now_ms() + 5_000
 
 
+@pytest.mark.spec("1.1", "8.3")
 async def test_namespace_and_topic_are_tenant_and_queue(server: Server) -> None:
     await enqueue(server, item(b"x"))
     assert (await server.get("/v1/queue/stats", tenant="acme", queue="jobs")).json["ready"] == 1
@@ -51,6 +53,7 @@ async def test_namespace_and_topic_are_tenant_and_queue(server: Server) -> None:
     assert (await server.get("/v1/queue/stats")).json["ready"] == 1
 
 
+@pytest.mark.spec("8.3")
 async def test_ten_items_are_leased_unless_another_limit_is_given(server: Server) -> None:
     await enqueue(server, *[item() for _ in range(15)])
     assert len(await dequeue(server)) == 10
@@ -63,6 +66,7 @@ async def test_ten_items_are_leased_unless_another_limit_is_given(server: Server
     assert (await server.post("/dequeue?limit=1", {"limit": 2})).code == "invalid_argument"
 
 
+@pytest.mark.spec("8.3")
 async def test_an_item_is_delivered_after_its_time(stored: Server, clock: ManualClock) -> None:
     at = clock.now_ms() + 60_000
     await enqueue(stored, item(deliver_after=write_instant(at)))
@@ -102,6 +106,7 @@ def test_an_instant_beyond_the_calendar_is_written_as_its_end() -> None:
     assert write_instant(1 << 60) == "9999-12-31T23:59:59.999Z"
 
 
+@pytest.mark.spec("8.3")
 async def test_a_repeated_key_answers_the_first_id(server: Server) -> None:
     first = await enqueue(server, item(idempotency_key="a"), item(idempotency_key="a"), item(idempotency_key="b"))
     assert first[0] == first[1] != first[2]
@@ -117,6 +122,7 @@ async def test_ids_come_in_the_order_of_items_of_several_queues(stored: Server) 
     assert await enqueue(stored) == []
 
 
+@pytest.mark.spec("8.3")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -145,6 +151,7 @@ async def test_one_foreign_item_keeps_out_all_of_them(guarded: Server) -> None:
     assert (await guarded.with_token("operator").get("/v1/tenants")).json == {"tenants": []}
 
 
+@pytest.mark.spec("8.3")
 async def test_a_queue_takes_its_items_all_or_none(stored: Server) -> None:
     await stored.put("/v1/tenants/acme", {"quotas": {"max_messages": 2}})
     answer = await stored.post("/enqueue", [item(topic="a"), item(topic="b"), item(topic="a"), item(topic="b")])
@@ -153,6 +160,7 @@ async def test_a_queue_takes_its_items_all_or_none(stored: Server) -> None:
     assert (await stored.get("/v1/queue/stats", tenant="acme", queue="b")).code == "queue_not_found"
 
 
+@pytest.mark.spec("8.3")
 async def test_ack_with_a_receipt_finishes_an_item_once(stored: Server) -> None:
     await enqueue(stored, item())
     [held] = await dequeue(stored)
@@ -171,6 +179,7 @@ async def test_an_id_may_be_given_as_text(server: Server) -> None:
     assert (await server.post("/ack", {**WHERE, "id": -1})).code == "invalid_argument"
 
 
+@pytest.mark.spec("8.3")
 async def test_nack_gives_an_item_back_with_its_error(stored: Server, clock: ManualClock) -> None:
     [id] = await enqueue(stored, item())
     [held] = await dequeue(stored)
@@ -199,6 +208,7 @@ async def test_without_identities_anybody_acks_by_a_bare_id(stored: Server) -> N
     assert (await stored.post("/ack", {**WHERE, "id": id})).status == 200
 
 
+@pytest.mark.spec("8.3")
 async def test_a_bare_id_is_for_the_bearer_that_claimed_it(guarded: Server) -> None:
     worker, other = guarded.with_token("acme-worker"), guarded.with_token("acme-reader")
     [id] = await enqueue(worker, item())

@@ -13,6 +13,7 @@ from holdfast.testing.faults import with_faults
 from tests.doors.serving import Server, serve
 
 
+@pytest.mark.spec("8.2")
 async def test_whoever_answers_is_alive(guarded: Server) -> None:
     answer = await guarded.get("/healthz")
     assert (answer.status, answer.json) == (200, {"status": "ok"})
@@ -21,10 +22,12 @@ async def test_whoever_answers_is_alive(guarded: Server) -> None:
     assert (head.status, head.body) == (200, b"")
 
 
+@pytest.mark.spec("8.2")
 async def test_a_server_with_an_open_store_is_ready(guarded: Server) -> None:
     assert (await guarded.get("/readyz")).json == {"status": "ok"}
 
 
+@pytest.mark.spec("5.7")
 async def test_a_server_on_its_way_out_is_alive_but_not_ready(server: Server) -> None:
     server.drain.is_draining = True
     answer = await server.get("/readyz")
@@ -47,6 +50,7 @@ class Stopped:
         """What happened has happened."""
 
 
+@pytest.mark.spec("8.2")
 async def test_a_server_whose_store_stopped_is_not_ready(clock: ManualClock) -> None:
     stopped = Stopped()
     store = with_faults(MemoryStore(SystemDice(), journal_retention_ms=1_000), stopped)
@@ -75,6 +79,7 @@ async def test_anybody_reads_figures_where_nobody_is_asked_who_they_are(server: 
     assert answer.headers["Content-Type"].startswith("text/plain")
 
 
+@pytest.mark.spec("8.2")
 async def test_figures_are_for_operators_who_may_read(guarded: Server) -> None:
     for token in ("operator", "reading-operator"):
         assert (await guarded.with_token(token).get("/metrics")).status == 200
@@ -103,6 +108,7 @@ PATHS = [
 ]
 
 
+@pytest.mark.spec("1.5")
 @pytest.mark.parametrize(("method", "path", "status"), PATHS)
 async def test_every_answer_has_a_correlation_id(server: Server, method: str, path: str, status: int) -> None:
     minted = await server.call(method, path)

@@ -25,12 +25,14 @@ LOOPBACK = (
 OTHERS = ("evil.example", "evil.example:7077", "192.168.1.7:7077", "localhost.evil.example", "127.0.0.1.evil.example")
 
 
+@pytest.mark.spec("8.14")
 @pytest.mark.parametrize("host", LOOPBACK)
 async def test_a_server_without_auth_answers_by_loopback_names(server: Server, host: str) -> None:
     assert (await once(server, "GET", "/healthz", Host=host)).status == 200
     assert (await once(server, "POST", "/v1/queue/dequeue", QUEUE, Host=host)).status == 200
 
 
+@pytest.mark.spec("8.14")
 @pytest.mark.parametrize("host", OTHERS)
 async def test_a_server_without_auth_refuses_any_other_name(server: Server, host: str) -> None:
     await server.enqueue(1)
@@ -70,6 +72,7 @@ async def test_a_server_that_asks_who_calls_answers_by_any_name(clock: ManualClo
                 assert (await connection.answer()).status == 400
 
 
+@pytest.mark.spec("8.14")
 @pytest.mark.parametrize("path", ["/healthz", "/v1/queue/dequeue"])
 async def test_an_http_1_1_request_without_host_is_400(server: Server, path: str) -> None:
     async with wire(server) as connection:
@@ -117,6 +120,7 @@ async def test_a_target_at_another_name_than_the_host_is_400(server: Server, tar
         assert (await connection.answer()).status == status
 
 
+@pytest.mark.spec("8.14")
 def test_names_are_allowed_by_the_setting() -> None:
     hosts = hosts_of(Settings(host="dev.internal", allowed_hosts=("Queue.Example.", "192.168.1.7", "fd00::1")))
     assert hosts is not None
@@ -142,6 +146,7 @@ def test_accepted_names_take_a_bounded_amount_of_memory() -> None:
     assert len(hosts.accepted) <= 64
 
 
+@pytest.mark.spec("8.14")
 async def test_allowed_hosts_is_a_setting_of_serve() -> None:
     with Served("--store", "memory://", "--allowed-hosts", "queue.example") as server:
         for host, status in (("queue.example", 200), ("localhost", 200), ("evil.example", 403)):

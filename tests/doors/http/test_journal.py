@@ -122,6 +122,7 @@ async def test_a_server_that_closes_lets_readers_go(server: Server, clock: Manua
     assert (await asyncio.wait_for(reading, 60)).status == 200
 
 
+@pytest.mark.spec("9.1")
 async def test_a_tenant_sees_its_own_events_and_an_operator_all(guarded: Server) -> None:
     await guarded.with_token("acme").enqueue(1)
     await guarded.with_token("other").enqueue(2, tenant="other")

@@ -31,6 +31,7 @@ async def test_a_numbered_claim_is_read_again_as_it_was(stored: Server) -> None:
     assert [each["id"] for each in (await claim(stored, 1)).json["messages"]] == ids[2:]
 
 
+@pytest.mark.spec("3.12")
 async def test_the_ledger_shows_what_is_open_by_number(stored: Server) -> None:
     ids = await stored.enqueue(1, 2, 3)
     await claim(stored, 0)

@@ -139,6 +139,7 @@ async def set_quotas(server: Server, **quotas: int) -> None:
     assert (await server.put("/v1/tenants/acme", {"quotas": quotas})).status == 200
 
 
+@pytest.mark.spec("8.9")
 async def test_a_quota_of_messages_is_exact_under_a_hundred_enqueues_at_once(stored: Server) -> None:
     await set_quotas(stored, max_messages=50)
     answers = await asyncio.gather(*(enqueue(stored, queue=f"q{number % 7}") for number in range(100)))
@@ -165,6 +166,7 @@ async def test_a_quota_of_bytes_is_exact_and_a_batch_is_taken_whole_or_not(store
     assert (await enqueue(stored, 1, 1)).code == "over_quota"
 
 
+@pytest.mark.spec("1.3")
 async def test_a_quota_of_queues_is_exact(stored: Server) -> None:
     await set_quotas(stored, max_queues=5)
     answers = await asyncio.gather(*(enqueue(stored, queue=f"q{number}") for number in range(20)))
@@ -221,6 +223,7 @@ async def test_one_claim_too_many_waits_its_turn_and_is_refused_after_it(server:
     assert (await dequeue(server)).status == 200
 
 
+@pytest.mark.spec("8.8")
 async def test_one_enqueue_too_many_is_refused_after_its_turn_did_not_come(server: Server, clock: ManualClock) -> None:
     await server.put(QUEUE, {"max_enqueues": 0})
     call = asyncio.create_task(enqueue(server))
@@ -237,6 +240,7 @@ async def test_one_enqueue_too_many_is_refused_after_its_turn_did_not_come(serve
     assert (await stats(server))["ready"] == 20
 
 
+@pytest.mark.spec("7.2")
 async def test_one_waiting_claim_too_many_is_refused_and_the_others_are_untouched(clock: ManualClock) -> None:
     async with serve(clock, queue_max_consumers=3) as server:
         tenants = ("acme", "acme", "other")

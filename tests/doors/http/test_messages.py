@@ -19,6 +19,7 @@ async def ack(server: Server, *receipts: str) -> Answer:
     return await server.post("/v1/queue/ack", {**WHERE, "receipts": list(receipts)})
 
 
+@pytest.mark.spec("8.1")
 async def test_a_message_comes_out_as_it_went_in(stored: Server, clock: ManualClock) -> None:
     message = {
         "payload": {"n": [1, "ü", None]},
@@ -46,6 +47,7 @@ async def test_a_message_comes_out_as_it_went_in(stored: Server, clock: ManualCl
     assert (await ack(stored, receipt)).json["results"][0]["ok"] is True
 
 
+@pytest.mark.spec("8.1")
 async def test_bytes_come_out_as_base64(server: Server) -> None:
     await server.post("/v1/queue/enqueue", {**WHERE, "messages": [{"payload_base64": "AP8="}]})
     [delivered] = await server.dequeue()
@@ -53,6 +55,7 @@ async def test_bytes_come_out_as_base64(server: Server) -> None:
     assert "payload" not in delivered
 
 
+@pytest.mark.spec("3.2")
 async def test_one_wrong_message_keeps_out_all_of_them(server: Server) -> None:
     for wrong in ({}, {"payload": 1, "payload_base64": ""}, {"payload_base64": "?"}, {"payload": 1, "delay": 5}):
         answer = await server.post("/v1/queue/enqueue", {**WHERE, "messages": [{"payload": 1}, wrong]})
@@ -61,6 +64,7 @@ async def test_one_wrong_message_keeps_out_all_of_them(server: Server) -> None:
     assert (await server.get("/v1/tenants")).json == {"tenants": []}
 
 
+@pytest.mark.spec("8.1")
 async def test_a_stale_receipt_answers_409_and_the_others_hold(stored: Server, clock: ManualClock) -> None:
     await stored.enqueue("stale", "held")
     [stale] = await stored.dequeue(lease_ms=10)
@@ -166,6 +170,7 @@ async def test_a_queue_that_does_not_exist_yet_has_nothing(server: Server) -> No
     assert await server.dequeue() == []
 
 
+@pytest.mark.spec("3.6")
 async def test_state_is_saved_by_compare_and_swap(stored: Server) -> None:
     await stored.enqueue(1)
     [held] = (await stored.post("/v1/queue/dequeueWithState", WHERE)).json["messages"]
@@ -183,6 +188,7 @@ async def test_state_is_saved_by_compare_and_swap(stored: Server) -> None:
 # --- Parts -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("8.1")
 async def test_a_message_goes_in_as_parts_and_comes_out_as_parts(stored: Server) -> None:
     form = aiohttp.FormData()
     form.add_field("meta", json.dumps({**WHERE, "content_type": "image/png"}), content_type="application/json")
@@ -209,6 +215,7 @@ async def lines_of(response: aiohttp.ClientResponse, number: int) -> list[Any]:
         return [json.loads(await response.content.readline()) for _ in range(number)]
 
 
+@pytest.mark.spec("8.1")
 async def test_a_subscriber_gets_a_line_a_message_as_they_come(stored: Server) -> None:
     await stored.enqueue("first")
     async with stored.http.post(stored.url + "/v1/queue/subscribe", json=WHERE) as response:

@@ -28,6 +28,7 @@ def routes() -> set[tuple[str, str]]:
     return hot | {(route.method, route.path) for route in served_routes(unused)}
 
 
+@pytest.mark.spec("8.1")
 def test_every_route_is_described_and_nothing_else_is(document: dict[str, Any]) -> None:
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     assert described == routes() | {("GET", path) for path in OPEN_PATHS}
@@ -37,6 +38,7 @@ def test_every_type_with_bounds_of_its_own_is_in_the_document(document: dict[str
     assert document["components"]["schemas"].keys() >= DESCRIBED_TYPES
 
 
+@pytest.mark.spec("8.1")
 def test_the_document_is_openapi_3_1(document: dict[str, Any]) -> None:
     validate(document, cls=OpenAPIV31SpecValidator)
 
@@ -47,6 +49,7 @@ async def test_the_document_is_served_to_anybody(guarded: Server, document: dict
     assert answer.json == document
 
 
+@pytest.mark.spec("8.1")
 async def test_every_described_route_is_served(server: Server, document: dict[str, Any]) -> None:
     """Whatever it answers to a call without anything, it is not that nothing is there."""
     for path, methods in document["paths"].items():

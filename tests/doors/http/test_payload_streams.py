@@ -122,6 +122,7 @@ class Caller:
 # --- In and out ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("3.10")
 @pytest.mark.parametrize("size", [0, 10, 1 << 20, (1 << 20) + 1, len(PAYLOAD)])
 async def test_a_payload_goes_in_and_out_as_it_is(stored: Server, size: int) -> None:
     status, answer = await send(stored, form(PAYLOAD[:size], headers={"kind": "any"}, content_type="image/png"))

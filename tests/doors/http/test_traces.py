@@ -29,6 +29,7 @@ async def traced(clock: ManualClock, spans: InMemorySpanExporter) -> AsyncIterat
         yield serving
 
 
+@pytest.mark.spec("1.5")
 async def test_a_traceparent_given_at_enqueue_reaches_the_handler_without_tracing(server: Server) -> None:
     message = {**QUEUE, "messages": [{"payload": 1}]}
     await server.post("/v1/queue/enqueue", message, headers=PARENT)
@@ -43,6 +44,7 @@ async def test_a_traceparent_in_no_known_form_is_not_carried(server: Server) -> 
     assert delivery["headers"] == {}
 
 
+@pytest.mark.spec("1.5", "8.10")
 async def test_one_trace_runs_from_enqueue_to_ack(traced: Server, spans: InMemorySpanExporter) -> None:
     message = {**QUEUE, "messages": [{"payload": 1}]}
     await traced.post("/v1/queue/enqueue", message, headers=PARENT)

@@ -18,6 +18,7 @@ async def stats(server: Server, queue: str = "jobs") -> dict[str, Any]:
     return dict(answer.json)
 
 
+@pytest.mark.spec("3.8")
 async def test_a_paused_queue_takes_messages_and_gives_none_until_it_is_resumed(stored: Server) -> None:
     await stored.enqueue("before")
     paused = await stored.post(f"{QUEUE}/pause")
@@ -120,6 +121,7 @@ async def test_redrive_counts_first_and_brings_back_what_failed(stored: Server) 
     assert (await stored.post(f"{QUEUE}/redrive")).json == {"matched": 1, "redriven": 1}
 
 
+@pytest.mark.spec("3.8")
 async def test_redrive_may_mend_a_payload_first(server: Server) -> None:
     one, _ = await server.fail({"n": "wrong"}, {"n": 2})
     answer = await server.post(f"{QUEUE}/redrive", {"edit": {"id": one, "payload": {"n": 1}}})

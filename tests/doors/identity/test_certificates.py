@@ -47,6 +47,7 @@ def identity() -> Identity:
 READ_WRITE = frozenset({Scope.READ, Scope.WRITE})
 
 
+@pytest.mark.spec("8.6")
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
@@ -103,6 +104,7 @@ NOBODY: dict[str, PeerCertificate] = {
 }
 
 
+@pytest.mark.spec("8.6")
 @pytest.mark.parametrize("name", NOBODY)
 async def test_what_only_resembles_a_name_is_nobody(identity: Identity, name: str) -> None:
     with pytest.raises(Unauthenticated) as raised:

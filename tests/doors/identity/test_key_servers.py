@@ -54,6 +54,7 @@ async def settled(source: Identity) -> None:
         await asyncio.wait([flight])
 
 
+@pytest.mark.spec("8.6")
 async def test_keys_are_fetched_at_the_start_and_kept(identity: Identity, server: KeyServer) -> None:
     for _ in range(100):
         assert await is_accepted(identity, es_token(0, "a"))

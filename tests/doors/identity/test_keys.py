@@ -191,6 +191,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.spec("8.6")
 async def test_a_changed_file_is_read_again_within_a_second(clock: ManualClock, file: Path) -> None:
     identity = make_identity(clock=clock, jwt_keys=str(file))
     assert await is_accepted(identity, es_token(0, "a"))

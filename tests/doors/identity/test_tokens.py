@@ -70,6 +70,7 @@ async def test_a_token_says_tenant_scopes_and_subject(identity: Identity) -> Non
     assert caller == Caller(tenant="acme", scopes=frozenset({Scope.READ, Scope.WRITE}), subject="worker-1")
 
 
+@pytest.mark.spec("8.6")
 @pytest.mark.parametrize("algorithm", ASYMMETRIC)
 async def test_a_token_by_each_kind_of_key_is_accepted(clock: ManualClock, algorithm: str) -> None:
     identity = with_public_key(clock, algorithm)
@@ -121,12 +122,14 @@ async def test_an_audience_may_be_one_or_several(identity: Identity, aud: Any) -
     await identity.caller_of(bearer(token(SECRET, "HS256", aud=aud)), None)
 
 
+@pytest.mark.spec("8.6")
 async def test_another_audience_may_be_set(clock: ManualClock) -> None:
     identity = make_identity(clock=clock, jwt_secret=CANARY, jwt_audience="queues")
     await identity.caller_of(bearer(token(SECRET, "HS256", aud="queues")), None)
     assert (await refusal_of(identity, token(SECRET, "HS256"))).facts["reason"] == "audience"
 
 
+@pytest.mark.spec("8.6")
 async def test_an_issuer_is_checked_once_it_is_set(clock: ManualClock) -> None:
     identity = make_identity(clock=clock, jwt_secret=CANARY, jwt_issuer="https://issuer.example")
     await identity.caller_of(bearer(token(SECRET, "HS256", iss="https://issuer.example")), None)
@@ -250,6 +253,7 @@ FORGED: dict[str, tuple[bytes, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.spec("8.6")
 @pytest.mark.parametrize("name", FORGED)
 async def test_a_forged_or_confused_token_is_refused_for_its_reason(identity: Identity, name: str) -> None:
     forged, reason = FORGED[name]
@@ -282,6 +286,7 @@ async def test_a_public_key_is_no_secret(clock: ManualClock, algorithm: str, tex
     assert (await refusal_of(identity, forged)).facts["reason"] == "signature"
 
 
+@pytest.mark.spec("8.6")
 @pytest.mark.parametrize("algorithm", ASYMMETRIC)
 @pytest.mark.parametrize("claimed", [*ASYMMETRIC, "RS512", "PS256", "ES256K", "none"])
 async def test_a_header_cannot_choose_another_algorithm_for_a_key(

@@ -42,6 +42,7 @@ async def payloads(q: AsyncQueue) -> list[bytes]:
 # --- Any steps at all ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("2.14")
 @pytest.mark.slow
 def test_whatever_steps_the_clock_makes_nothing_is_lost_or_leased_twice() -> None:
     _check(run_clock_steps(SEEDS, seed=run_seed()), SEEDS)

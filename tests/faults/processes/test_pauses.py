@@ -11,6 +11,7 @@ from tests.seeds import run_seed
 PAUSES = 20
 
 
+@pytest.mark.spec("2.6")
 @pytest.mark.slow
 def test_verdicts_of_workers_and_servers_that_stood_still_are_refused_and_nothing_is_lost() -> None:
     _check(run_pauses(PAUSES, seed=run_seed()), PAUSES)

@@ -67,6 +67,7 @@ def changed(before: Life, change: Change) -> dict[str, object]:
 # --- The table ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("2.2")
 def test_the_table_is_that_of_the_specification_and_has_nothing_else() -> None:
     table = {
         (
@@ -80,6 +81,7 @@ def test_the_table_is_that_of_the_specification_and_has_nothing_else() -> None:
     assert table == EXPECTED
 
 
+@pytest.mark.spec("2.2")
 def test_the_documented_table_is_the_one_in_code() -> None:
     page = (Path(__file__).parents[3] / "docs" / "states.md").read_text(encoding="utf-8")
     lines = page.splitlines()
@@ -100,6 +102,7 @@ def test_every_event_of_the_journal_stands_for_some_step() -> None:
     assert {step.event for step in TRANSITIONS.values()} - {None} == set(Event)
 
 
+@pytest.mark.spec("2.10")
 def test_what_succeeded_never_becomes_claimable_again() -> None:
     assert {step.state for (state, _), step in TRANSITIONS.items() if state is State.SUCCEEDED} == {None}
 
@@ -129,6 +132,7 @@ STEPS: dict[str, tuple[Callable[[Life], Change], set[State]]] = {
 }
 
 
+@pytest.mark.spec("2.2")
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_goes_along_the_table_or_raises_and_changes_nothing(name: str, state: State) -> None:
@@ -251,6 +255,7 @@ def test_a_success_is_kept_for_as_long_as_the_policy_says_and_else_is_gone() -> 
     assert not any(LIVES[state].is_gone for state in (State.READY, State.IN_FLIGHT, State.FAILED))
 
 
+@pytest.mark.spec("2.5")
 @given(st.integers(0, 100), st.integers(0, 100))
 def test_a_version_rises_above_its_last_and_above_the_floor_a_crash_left(version: int, floor: int) -> None:
     life = replace(READY, version=version)
@@ -330,6 +335,7 @@ def test_an_error_text_is_cut_to_4096_characters() -> None:
     assert change.life.error == "x" * 4_096
 
 
+@pytest.mark.spec("2.8")
 def test_defer_waits_and_counts_nothing() -> None:
     change = lifecycle.defer(IN_FLIGHT, POLICY, NOW_MS, error=None, delay_ms=70)
 
@@ -426,6 +432,7 @@ def test_a_removal_says_why() -> None:
 # --- Whole histories ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("2.1")
 @given(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 3_000)), max_size=40))
 def test_along_any_history_versions_and_attempts_only_rise_and_a_lease_means_in_flight(
     history: list[tuple[str, int]],

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,11 +11,13 @@ rolls = st.floats(0, 1, exclude_max=True)
 durations = st.integers(0, 1 << 53)
 
 
+@pytest.mark.spec("2.8")
 def test_with_the_defaults_the_bound_doubles_from_half_a_second_to_thirty() -> None:
     bounds = [backoff_ms(retry, BASE_MS, CAP_MS, ALMOST_ONE) for retry in range(9)]
     assert bounds == [499, 999, 1_999, 3_999, 7_999, 15_999, 29_999, 29_999, 29_999]
 
 
+@pytest.mark.spec("2.8")
 @given(st.integers(0, 1 << 40), durations, durations, rolls)
 def test_a_backoff_lies_between_nothing_and_the_capped_exponential(
     retry: int, base: int, cap: int, roll: float
@@ -34,6 +37,7 @@ def test_a_later_retry_never_waits_less_for_the_same_roll(retry: int, roll: floa
     assert backoff_ms(retry, BASE_MS, CAP_MS, roll) <= backoff_ms(retry + 1, BASE_MS, CAP_MS, roll)
 
 
+@pytest.mark.spec("2.8")
 @given(st.integers(0, 20), st.integers(0, 999))
 def test_the_jitter_is_full_so_every_part_of_the_range_is_reached(retry: int, thousandth: int) -> None:
     bound = min(BASE_MS * 2**retry, CAP_MS)

@@ -133,6 +133,7 @@ SOUND: list[tuple[tuple[str, ...], Callable[[list[Told]], list[Told]]]] = [
 ]
 
 
+@pytest.mark.spec("9.8")
 def test_each_planted_violation_is_found_by_its_rule_alone(spark: Any) -> None:
     events: list[Told] = life(*SUCCEEDS, id=0)
     planted: dict[str, Rule] = {}
@@ -217,6 +218,7 @@ def test_a_message_that_changed_its_database_is_judged_in_the_order_of_time(spar
         assert {row.rule for row in check_events(back, measure(back), cleanup=kept).collect()} == {"version"}
 
 
+@pytest.mark.spec("9.8")
 def test_a_store_s_own_journal_breaks_no_rule_and_agrees_with_what_it_holds(spark: Any, tmp_path: Path) -> None:
     clock = ManualClock()
     with store(tmp_path / "store", clock) as hf:

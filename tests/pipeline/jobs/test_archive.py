@@ -38,6 +38,7 @@ def busy(tmp_path: Path, clock: ManualClock) -> Iterator[holdfast.Holdfast]:
         yield hf
 
 
+@pytest.mark.spec("9.6")
 @pytest.mark.parametrize("kind", [LakeKind.DELTA, LakeKind.PARQUET])
 def test_the_lake_s_events_are_the_journal_s_wherever_the_archive_died(
     spark: Any, busy: holdfast.Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: LakeKind

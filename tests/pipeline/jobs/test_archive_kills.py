@@ -15,6 +15,7 @@ from tests.seeds import run_seed
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.spec("9.11")
 def test_a_killed_archive_goes_on_in_another_process_without_loss_or_double(spark: Any, tmp_path: Path) -> None:
     def finish(home: Path, lake: Lake) -> None:
         with holdfast.open(str(home), durability="os") as hf:

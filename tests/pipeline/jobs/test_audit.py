@@ -31,6 +31,7 @@ def made_store(path: Path) -> None:
         make_traffic(hf, clock, random.Random(run_seed()), rounds=30)
 
 
+@pytest.mark.spec("9.8")
 @pytest.mark.slow
 def test_a_clean_backup_and_lake_pass_and_what_is_planted_is_named_with_exit_code_4(
     spark: Any, run: Run, tmp_path: Path
@@ -91,6 +92,7 @@ def _lose_a_message(path: Path) -> None:
     database.close()
 
 
+@pytest.mark.spec("9.11")
 @pytest.mark.slow
 def test_a_store_is_archived_reported_and_compacted_from_the_shell(spark: Any, run: Run, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
@@ -144,6 +146,7 @@ async def _create(url: str, name: str) -> None:
     await connection.close()
 
 
+@pytest.mark.spec("9.9")
 @pytest.mark.slow
 def test_a_store_is_spread_over_a_database_that_joined_it(
     run: Run, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch

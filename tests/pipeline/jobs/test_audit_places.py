@@ -50,6 +50,7 @@ def test_a_lake_is_held_against_a_server_or_databases_message_by_message(
         assert (code, json.loads(out)["broken"]) == (4, {"lost": 1, "unrecorded": 1}), err
 
 
+@pytest.mark.spec("9.8")
 def test_an_object_store_is_audited_by_its_url_and_what_is_damaged_is_named(
     spark: Any, run: Run, tmp_path: Path
 ) -> None:

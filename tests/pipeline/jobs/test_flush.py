@@ -28,6 +28,7 @@ async def _rows(url: str) -> int:
         await connection.close()
 
 
+@pytest.mark.spec("9.5")
 def test_segments_land_in_parallel_and_another_pass_stores_nothing(
     spark: Any, postgres: PostgresServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ async def begin(path: Path, messages: int, unreadable: int) -> None:
     await migration.close()
 
 
+@pytest.mark.spec("9.9")
 def test_a_legacy_directory_becomes_a_store_in_its_place_and_goes_on_where_it_was_stopped(
     run: Run, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_store_of_this_layout_is_not_migrated_into_itself(run: Run, tmp_path: 
     assert (code, "give --to URL|DIR" in err) == (2, True), err
 
 
+@pytest.mark.spec("9.9")
 def test_a_legacy_directory_goes_into_an_object_store_and_from_there_into_a_directory(
     spark: Any, run: Run, tmp_path: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_legacy_directory_goes_into_an_object_store_and_from_there_into_a_dire
     assert (code, said in err) == (4, True), err
 
 
+@pytest.mark.spec("9.9")
 def test_contents_that_changed_on_the_way_are_found_out(spark: Any, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 

@@ -50,6 +50,7 @@ def test_files_are_loaded_once_however_often_the_job_is_run(
         load(spark, paths, ref, target, format=Format.JSON, key=["nothing"])
 
 
+@pytest.mark.spec("9.10")
 def test_dead_letters_are_triaged_and_a_cluster_of_them_redriven(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:
@@ -78,6 +79,7 @@ def test_dead_letters_are_triaged_and_a_cluster_of_them_redriven(
         assert [each.messages for each in triage(read_opened_letters(spark, own, "*", "*"))] == [6, 3]
 
 
+@pytest.mark.spec("9.10")
 def test_a_drained_queue_is_in_the_lake_and_can_be_replayed_from_it(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_drained_queue_is_in_the_lake_and_can_be_replayed_from_it(
     assert replay(spark, lake, future, None).matched == 0
 
 
+@pytest.mark.spec("9.9")
 def test_a_store_is_migrated_into_another_and_back_with_counts_that_agree(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:

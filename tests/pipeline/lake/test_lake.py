@@ -32,6 +32,7 @@ def made(table: LakeTable, name: str, rows: int = 3) -> NewFile:
     return NewFile(path=where, size=path.stat().st_size, modified_at=1, rows=rows)
 
 
+@pytest.mark.spec("9.6")
 def test_a_batch_that_was_committed_is_not_committed_again(lake: Lake) -> None:
     table = lake.table(VIOLATIONS)
     assert table.mark("w") is None
@@ -78,6 +79,7 @@ def test_two_writers_at_once_commit_a_batch_once(lake: Lake, monkeypatch: pytest
     assert len(mine.files()) == 1
 
 
+@pytest.mark.spec("9.6")
 def test_a_lake_keeps_the_format_it_was_begun_with(lake: Lake) -> None:
     lake.table(VIOLATIONS).append([], writer="w", mark=Mark(1, "1"))
     assert Lake(lake.url).kind is lake.kind
@@ -98,6 +100,7 @@ def test_files_of_a_writer_that_died_are_read_by_nobody_and_swept(lake: Lake) ->
     assert len(table.files()) == 1
 
 
+@pytest.mark.spec("9.6")
 @pytest.mark.slow
 def test_small_files_are_joined_and_rows_marks_and_days_stay(spark: Any, lake: Lake) -> None:
     frame = frame_of(spark, [each for n in range(6) for each in life("enqueued", "claimed", "succeeded", id=n)])
@@ -131,6 +134,7 @@ def test_small_files_are_joined_and_rows_marks_and_days_stay(spark: Any, lake: L
         assert spark.read.parquet(lake.table(EVENTS).directory).count() == 18
 
 
+@pytest.mark.spec("9.6")
 @pytest.mark.slow
 def test_a_column_that_came_later_is_null_in_older_files(spark: Any, lake: Lake) -> None:
     import pyarrow as pa

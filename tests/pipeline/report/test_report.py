@@ -49,6 +49,7 @@ class Closed(HTMLParser):
         assert self.open.pop() == tag
 
 
+@pytest.mark.spec("9.7")
 @pytest.mark.slow
 def test_the_tables_add_up_to_the_events_and_the_page_shows_them(spark: Any, tmp_path: Path) -> None:
     clock, lake = ManualClock(), Lake(str(tmp_path / "lake"))
@@ -117,6 +118,7 @@ def _check_page(text: str) -> None:
         assert re.search(rf"<td>{tenant}</td>", text)
 
 
+@pytest.mark.spec("9.7")
 @pytest.mark.slow
 def test_errors_that_differ_in_their_particulars_are_one_cluster(spark: Any) -> None:
     said = [
@@ -138,6 +140,7 @@ def test_errors_that_differ_in_their_particulars_are_one_cluster(spark: Any) -> 
     ]
 
 
+@pytest.mark.spec("9.7")
 def test_fairness_is_judged_among_tenants_that_are_kept_waiting() -> None:
     assert fairness([5, 5, 5]) == 1
     assert fairness([9, 0, 0]) == pytest.approx(1 / 3)

@@ -55,6 +55,7 @@ def drain(writer: Any) -> Any:
     return query
 
 
+@pytest.mark.spec("9.2")
 def test_a_batch_read_has_every_event_as_the_client_reads_it(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str
 ) -> None:
@@ -93,6 +94,7 @@ def test_only_the_columns_asked_for_are_read(
     assert [row.event for row in frame.collect()] == ["enqueued"]
 
 
+@pytest.mark.spec("9.2")
 def test_a_range_of_the_journal_is_read_in_many_partitions_and_always_the_same(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str
 ) -> None:
@@ -110,6 +112,7 @@ def test_a_range_of_the_journal_is_read_in_many_partitions_and_always_the_same(
     assert [row.seq for row in frame.collect()] == first
 
 
+@pytest.mark.spec("9.2")
 def test_a_stream_takes_what_is_there_in_batches_and_later_goes_on_from_there(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:
@@ -128,6 +131,7 @@ def test_a_stream_takes_what_is_there_in_batches_and_later_goes_on_from_there(
     assert sorted(row.seq for row in rows) == [event.seq for event in hf.journal(start)]
 
 
+@pytest.mark.spec("9.2")
 def test_a_batch_that_was_not_committed_is_read_again_exactly(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from tests.pipeline.sources.draining import drain_under_kills
 from tests.seeds import run_seed
 
 
+@pytest.mark.spec("9.3")
 @pytest.mark.slow
 def test_a_killed_query_loses_nothing_and_repeats_only_what_lost_its_lease(tmp_path: Path) -> None:
     tally = drain_under_kills(tmp_path, kills=5, seed=run_seed())

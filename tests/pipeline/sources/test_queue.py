@@ -40,6 +40,7 @@ def stream(spark: Any, served: Served, queue: str, into: Path, seen: dict[int, l
     )
 
 
+@pytest.mark.spec("9.3")
 def test_a_stream_delivers_everything_once_and_acks_its_last_batch(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_an_idle_stream_has_acked_its_last_batch(
     assert [event.event for event in hf.journal(limit=10_000) if event.queue == queue_name].count("succeeded") == 7
 
 
+@pytest.mark.spec("9.3")
 def test_a_batch_that_failed_is_delivered_again_whole_when_the_query_is_started_again(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:
@@ -244,6 +246,7 @@ def test_few_messages_wait_until_they_are_enough_or_have_waited_long_enough(
 # --- In batches ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("9.3")
 def test_a_batch_read_shows_a_state_and_claims_nothing(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str
 ) -> None:

@@ -65,6 +65,7 @@ class DyingSink(QueueSource):
         return "holdfast_dying"
 
 
+@pytest.mark.spec("9.4")
 def test_a_task_that_is_tried_again_after_it_wrote_adds_nothing_and_loses_nothing(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_task_that_is_tried_again_after_it_wrote_adds_nothing_and_loses_nothin
     assert told["enqueued"] == 0  # by the attempts that came through: the others had written all of it
 
 
+@pytest.mark.spec("9.4")
 def test_a_job_run_again_with_other_partitions_and_two_at_once_add_nothing(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str
 ) -> None:
@@ -98,6 +100,7 @@ def test_a_job_run_again_with_other_partitions_and_two_at_once_add_nothing(
     assert payloads(hf, queue_name) == expected(2_000)
 
 
+@pytest.mark.spec("9.4")
 def test_two_attempts_of_one_task_at_once_write_each_row_once(
     served: Served, hf: holdfast.Holdfast, queue_name: str
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_load_into_databases_survives_dying_tasks_other_partitions_and_two_job
         assert sum(hf.queue(f"q{length}").stats().ready for length in range(2, 6)) == 3_000
 
 
+@pytest.mark.spec("9.4")
 def test_a_stream_writes_each_row_once_even_if_a_batch_is_run_again(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:
@@ -238,6 +242,7 @@ def test_what_is_wrong_with_the_columns_is_said_before_a_row_is_written(
         make_row_shape(pa.schema(list(schema.items())), **{**SHAPE, **changes})
 
 
+@pytest.mark.spec("9.4")
 def test_without_keys_a_write_is_refused_in_spark_too_unless_messages_may_come_twice(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str
 ) -> None:

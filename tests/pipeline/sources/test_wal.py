@@ -51,6 +51,7 @@ def places(reader: SegmentStreamReader, start: dict[str, Any], end: dict[str, An
     ]
 
 
+@pytest.mark.spec("9.5")
 def test_whole_segments_of_every_log_are_read_once_and_in_order(tmp_path: Path) -> None:
     first, second = a_log(tmp_path / "n1", 8), a_log(tmp_path / "n2", 5, first=1_000)
     reader = reader_of(tmp_path)

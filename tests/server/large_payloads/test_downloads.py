@@ -88,6 +88,7 @@ async def test_a_payload_of_64_mib_is_read_over_http_within_bounded_memory(tmp_p
     await read_over_http(tmp_path, how, 64)
 
 
+@pytest.mark.spec("3.10")
 @pytest.mark.parametrize("how", ["write_to", "async"])
 async def test_a_payload_of_64_mib_is_read_embedded_within_bounded_memory(tmp_path: Path, how: str) -> None:
     await read_embedded(tmp_path, how, 64)

@@ -50,6 +50,7 @@ async def check_memory(url: str, size_mib: int) -> None:
         assert server.end() == 0
 
 
+@pytest.mark.spec("3.10")
 async def test_a_payload_of_32_mib_goes_in_and_out_within_bounded_memory(url: str) -> None:
     await check_memory(url, 32)
 

@@ -126,10 +126,12 @@ async def check_memory(directory: Path, size_mib: int) -> None:
     assert (report.is_clean, report.messages, report.unfinished) == (True, 0, 0)
 
 
+@pytest.mark.spec("3.10")
 async def test_a_payload_of_64_mib_goes_in_and_out_within_bounded_memory(tmp_path: Path) -> None:
     await check_memory(tmp_path, 64)
 
 
+@pytest.mark.spec("3.10")
 @pytest.mark.proof
 async def test_a_payload_of_1_gib_goes_in_and_out_within_bounded_memory(tmp_path: Path) -> None:
     await check_memory(tmp_path, 1_024)

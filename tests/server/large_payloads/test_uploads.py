@@ -88,6 +88,7 @@ async def write_embedded(directory: Path, how: str, size_mib: int) -> None:
     assert (report.is_clean, report.messages, report.unfinished) == (True, len(WARM_UP_MIB) + 1, 0)
 
 
+@pytest.mark.spec("3.10")
 @pytest.mark.parametrize("how", WAYS)
 async def test_a_payload_of_64_mib_is_uploaded_over_http_within_bounded_memory(tmp_path: Path, how: str) -> None:
     await write_over_http(tmp_path, how, 64)

@@ -129,6 +129,7 @@ async def test_a_lease_and_a_waiting_claim_cross_the_processes(tmp_path: Path) -
         assert settled["results"][0]["ok"]
 
 
+@pytest.mark.spec("8.9")
 async def test_quotas_are_exact_over_all_processes(tmp_path: Path) -> None:
     with serve(tmp_path / "store") as server:
         async with holdfast.open_async(http_url(server)) as hf:

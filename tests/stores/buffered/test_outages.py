@@ -61,6 +61,7 @@ async def two_queues(store: BufferedStore) -> list[QueueRef]:
     return refs
 
 
+@pytest.mark.spec("5.6")
 @pytest.mark.slow
 async def test_one_database_down_leaves_the_queues_of_the_others(
     servers: Servers, urls: list[str], redis_server: RedisServer, tmp_path: Path

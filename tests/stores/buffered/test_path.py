@@ -82,6 +82,7 @@ async def know(store: BufferedStore, ref: QueueRef = REF) -> None:
 # --- Answered from the log ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("5.4")
 async def test_an_enqueue_is_answered_before_it_is_stored(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -109,6 +110,7 @@ async def test_what_comes_after_a_claim_has_landed_the_rest_waits_for_others_as_
         assert redis_server.keys() == [b"holdfast:buffer:acme:mail"]
 
 
+@pytest.mark.spec("5.4")
 async def test_it_lands_by_itself_within_its_interval(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -126,6 +128,7 @@ async def test_it_lands_by_itself_within_its_interval(
         await until(has_landed)
 
 
+@pytest.mark.spec("5.4")
 @pytest.mark.parametrize("options", [{"key": "k"}, {"group": "g"}])
 async def test_messages_with_a_key_or_a_group_are_stored_before_the_answer(
     urls: list[str], redis_server: RedisServer, tmp_path: Path, options: dict[str, Any]
@@ -151,6 +154,7 @@ async def test_a_tenant_with_quotas_is_held_to_them_exactly(
 # --- Ready in every respect -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("5.4")
 async def test_what_is_buffered_is_counted_and_found(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -170,6 +174,7 @@ async def test_what_is_buffered_is_counted_and_found(
         assert [found.envelope.payload for found in listing.found] == [b"later", b"x", b"y", b"z"]
 
 
+@pytest.mark.spec("5.4")
 @pytest.mark.parametrize("verb", [Purge(), Cancel(), Reprioritise(priority=3), Move(to=QueueRef("acme", "other"))])
 async def test_what_is_buffered_is_reached_by_operators(
     urls: list[str], redis_server: RedisServer, tmp_path: Path, verb: Any
@@ -282,6 +287,7 @@ async def test_what_does_not_belong_in_a_buffer_is_not_stored(
 # --- Redis goes -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("5.4")
 async def test_what_redis_forgets_is_still_there(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await know(store)
@@ -292,6 +298,7 @@ async def test_what_redis_forgets_is_still_there(urls: list[str], redis_server: 
         assert len(await take(store)) == 20
 
 
+@pytest.mark.spec("5.6")
 async def test_without_redis_writes_are_refused_and_store_nothing(
     urls: list[str], own_redis: RedisServer, tmp_path: Path
 ) -> None:
@@ -311,6 +318,7 @@ async def test_without_redis_writes_are_refused_and_store_nothing(
         assert await take(store) == [], "what was refused is not in the log either"
 
 
+@pytest.mark.spec("5.6")
 async def test_without_redis_writes_go_to_the_database_if_so_set(
     urls: list[str], own_redis: RedisServer, tmp_path: Path
 ) -> None:
@@ -442,6 +450,7 @@ async def test_a_log_that_failed_goes_on_by_itself_once_the_disk_works_again(
     assert list(tmp_path.glob("*.wal"))
 
 
+@pytest.mark.spec("5.5")
 async def test_segments_go_once_their_messages_are_stored(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -454,6 +463,7 @@ async def test_segments_go_once_their_messages_are_stored(
         await until(lambda: len(list(tmp_path.glob("*.wal"))) == 1)
 
 
+@pytest.mark.spec("5.7")
 async def test_closing_stores_what_is_buffered(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await know(store)

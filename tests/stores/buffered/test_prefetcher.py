@@ -92,6 +92,7 @@ def expire(server: RedisServer) -> None:
 # --- A claim from what is reserved ------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("5.4")
 async def test_a_claim_pops_what_is_reserved(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await fill(store, b"a", b"b", b"c", b"d")
@@ -103,6 +104,7 @@ async def test_a_claim_pops_what_is_reserved(urls: list[str], redis_server: Redi
         assert (prefetcher(store).served, prefetcher(store).missed) == (2, 0)
 
 
+@pytest.mark.spec("5.4")
 async def test_what_is_reserved_is_ready_in_every_respect(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -118,6 +120,7 @@ async def test_what_is_reserved_is_ready_in_every_respect(
         assert {event.event.value for event in page.events} == {"enqueued"}
 
 
+@pytest.mark.spec("5.4")
 async def test_a_claim_of_more_than_is_reserved_goes_by_the_index(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -180,6 +183,7 @@ async def test_an_outage_is_told_to_every_claim_of_a_round(
         assert sorted(payloads(await claim(store, 3))) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.spec("5.4")
 async def test_nothing_is_reserved_of_a_paused_queue_or_one_with_groups(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -228,6 +232,7 @@ async def test_a_direct_claim_takes_what_is_reserved_and_the_pop_does_not(
         assert payloads(await claim(store)) == [b"c"]
 
 
+@pytest.mark.spec("5.4")
 async def test_a_popped_message_is_not_claimed_twice_though_its_reservation_is_over(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -264,6 +269,7 @@ async def test_a_pause_after_the_reservation_holds(urls: list[str], redis_server
         assert payloads(await claim(store)) == [b"a"], "what was popped in vain keeps its place"
 
 
+@pytest.mark.spec("5.4")
 @pytest.mark.parametrize("verb", [Purge(), Cancel(), Move(to=OTHER), Reprioritise(priority=200)])
 async def test_operators_reach_what_is_reserved(
     urls: list[str], redis_server: RedisServer, tmp_path: Path, verb: Any
@@ -335,6 +341,7 @@ async def test_the_end_of_a_lease_comes_before_the_reserved(
 # --- Redis is a cache -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("5.4")
 async def test_what_redis_forgets_goes_back(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await fill(store, *(b"%02d" % number for number in range(20)))

@@ -207,6 +207,7 @@ async def rows(urls: list[str]) -> int:
         await connection.close()
 
 
+@pytest.mark.spec("9.5")
 async def test_a_server_whose_log_a_job_flushes_lands_nothing_by_itself(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -242,6 +243,7 @@ async def test_what_somebody_asks_for_lands_at_once_all_the_same(
         assert (done.stored, await rows(urls)) == (0, 0), "and the job does not bring it back"
 
 
+@pytest.mark.spec("9.5")
 async def test_a_job_and_the_server_and_another_job_at_once_store_everything_once(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -286,6 +288,7 @@ while True:
 """
 
 
+@pytest.mark.spec("9.5")
 def test_jobs_that_are_killed_and_done_again_store_everything_once(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:

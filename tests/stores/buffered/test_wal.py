@@ -104,6 +104,7 @@ def test_what_was_voided_is_not_replayed(tmp_path: Path) -> None:
 # --- Trimming ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("5.5")
 def test_a_segment_goes_once_all_of_it_has_landed_and_not_before(tmp_path: Path) -> None:
     wal = Wal(tmp_path, segment_bytes=300)
     for number in range(6):

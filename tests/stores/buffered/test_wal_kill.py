@@ -7,6 +7,8 @@ import struct
 import time
 from pathlib import Path
 
+import pytest
+
 from holdfast.stores.buffered.log.records import RECORD_BYTES
 from holdfast.stores.buffered.log.wal import Wal
 from tests.seeds import run_seed
@@ -34,6 +36,7 @@ def _write(path: Path, first: int, answers: int, seed: int) -> None:
             wal.trim()
 
 
+@pytest.mark.spec("5.5")
 def test_a_killed_process_loses_nothing_that_was_answered(tmp_path: Path) -> None:
     seed = run_seed()
     dice = random.Random(seed)

@@ -72,6 +72,7 @@ async def _consume(q: object, ledger: _Ledger, dice: random.Random) -> None:
             ledger.unsure.add(message.id)
 
 
+@pytest.mark.spec("6.2", "6.4")
 @pytest.mark.slow
 @pytest.mark.parametrize("round", range(3))
 async def test_faults_of_the_bucket_lose_nothing_bring_nothing_back_and_lease_nothing_twice(round: int) -> None:
@@ -118,6 +119,7 @@ async def test_faults_of_the_bucket_lose_nothing_bring_nothing_back_and_lease_no
     assert (await verify_bucket(bucket, subjects[0].clock, pause_ms=0)).violations == []
 
 
+@pytest.mark.spec("6.2")
 async def test_the_events_of_a_message_are_told_in_their_order_whichever_process_made_them() -> None:
     bucket = MemoryBucket()
     subjects = [
@@ -135,6 +137,7 @@ async def test_the_events_of_a_message_are_told_in_their_order_whichever_process
         assert [event for each, event in told if each == id] == ["enqueued", "claimed", "succeeded"]
 
 
+@pytest.mark.spec("6.2")
 async def test_a_verdict_that_the_bucket_does_not_take_is_store_unavailable_and_the_lease_stands() -> None:
     faulty = FaultyBucket(MemoryBucket())
     subject = EmbeddedSubject(lambda dice: ObjectStore(faulty, dice, journal_retention_ms=WEEK_MS))

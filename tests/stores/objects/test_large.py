@@ -14,6 +14,7 @@ def _extra_mib(directory: Path, mebibytes: int) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.spec("3.10")
 @pytest.mark.slow
 def test_a_payload_of_a_hundred_mebibytes_goes_in_and_out_with_little_memory(tmp_path: Path) -> None:
     assert _extra_mib(tmp_path, 100) < 50

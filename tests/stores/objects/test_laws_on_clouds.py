@@ -38,6 +38,7 @@ async def _count_up(cloud: Emulator, writers: int, times: int) -> int:
     return int((await bucket.read("count")).content)
 
 
+@pytest.mark.spec("6.1")
 @pytest.mark.parametrize("cloud", ["s3", "azure"])
 async def test_an_emulated_cloud_lets_one_of_two_conditional_writes_through(
     cloud: str, request: pytest.FixtureRequest

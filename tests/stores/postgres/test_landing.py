@@ -64,6 +64,7 @@ async def test_a_call_that_landed_is_stored_counted_and_told(urls: list[str]) ->
         assert await drain_claims(store) == [b"a", b"b"]
 
 
+@pytest.mark.spec("5.5")
 async def test_what_landed_lands_no_second_time_whole_or_in_part(urls: list[str]) -> None:
     async with opened(urls) as store, connected(urls[0]) as connection:
         calls = Log().calls(await queue_id(store), 10)
@@ -80,6 +81,7 @@ async def test_what_landed_lands_no_second_time_whole_or_in_part(urls: list[str]
         assert await landed_numbers(connection, LOG_SHARD) == [range(10)]
 
 
+@pytest.mark.spec("5.5")
 async def test_what_was_stored_acked_and_deleted_never_comes_back(urls: list[str]) -> None:
     async with opened(urls) as store, connected(urls[0]) as connection:
         calls = Log().calls(await queue_id(store), 5)
@@ -162,6 +164,7 @@ class Fragile:
         raise Interrupted
 
 
+@pytest.mark.spec("5.5")
 async def test_wherever_landing_is_cut_off_it_is_whole_or_not_at_all(urls: list[str]) -> None:
     async with opened(urls) as store:
         id = await queue_id(store)

@@ -82,6 +82,7 @@ async def until(call: Callable[[], Awaitable[object]]) -> object:
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.spec("5.6")
 async def test_a_store_goes_on_by_itself_after_its_database_was_restarted(
     pair: list[PostgresServer], urls: list[str]
 ) -> None:
@@ -99,6 +100,7 @@ async def test_a_store_goes_on_by_itself_after_its_database_was_restarted(
         assert [each.id for each in await queue.claim(limit=20)] == ids[1:]
 
 
+@pytest.mark.spec("5.6")
 async def test_one_shard_that_is_down_leaves_the_others_queues_working(
     pair: list[PostgresServer], urls: list[str]
 ) -> None:
@@ -120,6 +122,7 @@ async def test_one_shard_that_is_down_leaves_the_others_queues_working(
         assert message.payload == b"before"
 
 
+@pytest.mark.spec("5.6")
 async def test_a_server_starts_while_a_shard_is_down_and_has_it_when_it_is_back(
     pair: list[PostgresServer], urls: list[str]
 ) -> None:
@@ -161,6 +164,7 @@ async def test_a_database_that_is_not_there_is_said_so_without_its_password() ->
     assert "canary" not in str(refused.value)
 
 
+@pytest.mark.spec("5.1")
 async def test_a_database_without_its_tables_is_refused_with_what_to_do(pair: list[PostgresServer]) -> None:
     with pytest.raises(StoreUnavailable, match="run `holdfast db migrate`"):
         async with opened([pair[0].url("postgres")]):

@@ -82,6 +82,7 @@ async def rows(url: str, table: str = "items") -> int:
         return number
 
 
+@pytest.mark.spec("5.2")
 def test_an_even_plan_moves_no_more_than_it_must() -> None:
     for before, after in ((1, 2), (2, 3), (3, 4), (4, 3), (2, 2)):
         slots = spread(before)
@@ -94,6 +95,7 @@ def test_an_even_plan_moves_no_more_than_it_must() -> None:
         assert len(plan) <= SLOTS * abs(after - before) // max(after, before) + after
 
 
+@pytest.mark.spec("5.2")
 async def test_a_queue_goes_whole_and_servers_follow_it(urls: list[str]) -> None:
     async with opened(urls) as store, opened(urls) as other:
         await put(store, b"failed")
@@ -280,6 +282,7 @@ async def cut_everywhere(urls: list[str], monkeypatch: pytest.MonkeyPatch, every
     assert cuts > 15
 
 
+@pytest.mark.spec("5.2")
 async def test_nothing_is_lost_or_doubled_under_traffic(urls: list[str]) -> None:
     total = 300
     got: list[bytes] = []

@@ -12,6 +12,7 @@ import pytest
 from holdfast.client.client import AsyncHoldfast
 from holdfast.dice import SeededDice
 from holdfast.model.errors import OverQuota, RateLimited
+from holdfast.model.ids import EPOCH_MS, node_of
 from holdfast.model.names import QueueRef
 from holdfast.server.embedded import Embedded, open_on_loop
 from holdfast.service.policy_cache import REFRESH_MS
@@ -54,6 +55,7 @@ async def servers(urls: list[str], clock: ManualClock, number: int) -> AsyncIter
         ]
 
 
+@pytest.mark.spec("5.3")
 async def test_an_enqueue_on_one_server_wakes_a_claim_that_waits_on_another(urls: list[str]) -> None:
     clock = ManualClock()
     async with servers(urls, clock, 2) as [one, other]:
@@ -66,6 +68,7 @@ async def test_an_enqueue_on_one_server_wakes_a_claim_that_waits_on_another(urls
             assert [each.id for each in await finish(waiting)] == [id]
 
 
+@pytest.mark.spec("2.4", "5.3")
 async def test_of_many_claimers_on_many_servers_each_message_goes_to_one(urls: list[str]) -> None:
     clock = ManualClock()
     async with servers(urls, clock, 3) as every:
@@ -122,6 +125,7 @@ async def test_a_policy_set_on_one_server_holds_on_the_other_at_once(urls: list[
             await other.queue("q").enqueue(b"")
 
 
+@pytest.mark.spec("3.5", "5.1")
 async def test_keys_are_one_message_whoever_enqueues_first(urls: list[str]) -> None:
     clock = ManualClock()
     async with servers(urls, clock, 3) as every:
@@ -135,6 +139,7 @@ async def test_keys_are_one_message_whoever_enqueues_first(urls: list[str]) -> N
         assert (await every[0].queue("q").stats()).ready == 20
 
 
+@pytest.mark.spec("3.9")
 async def test_each_tick_fires_once_whichever_server_comes_first(urls: list[str]) -> None:
     clock = ManualClock()
     async with servers(urls, clock, 3) as every:
@@ -148,6 +153,7 @@ async def test_each_tick_fires_once_whichever_server_comes_first(urls: list[str]
         assert len(fired) == len(set(fired)) == 12
 
 
+@pytest.mark.spec("8.9")
 async def test_a_quota_is_never_passed_however_many_servers_enqueue(urls: list[str]) -> None:
     clock = ManualClock()
     async with servers(urls, clock, 3) as every:
@@ -216,6 +222,7 @@ async def test_limits_set_on_one_server_hold_on_the_others_soon(urls: list[str])
         await other.queue("slow", tenant="acme").enqueue([b""] * 10)
 
 
+@pytest.mark.spec("9.1")
 async def test_a_journal_read_while_it_is_written_misses_nothing_and_tells_nothing_twice(urls: list[str]) -> None:
     clock = ManualClock()
     async with servers(urls, clock, 3) as every:
@@ -260,3 +267,62 @@ async def test_counts_stay_exact_while_lines_are_summed_up(urls: list[str]) -> N
             await asyncio.gather(*(sweeper.sweep_once() for sweeper in sweepers))
             stats = await every[number % 2].queue("q").stats()
             assert (stats.ready, stats.bytes) == (6 * (number + 1), 60 * (number + 1))
+
+
+@pytest.mark.spec("1.4")
+async def test_servers_on_one_store_have_node_numbers_of_their_own(urls: list[str]) -> None:
+    async with servers(urls, ManualClock(), 3) as every:
+        ids = [id for hf in every for _ in range(3) for id in await hf.queue("q").enqueue([b"", b""])]
+
+    assert len({node_of(id.snowflake) for id in ids}) == 3
+    assert len(set(ids)) == 18
+
+
+@pytest.mark.spec("2.14")
+async def test_the_clock_of_the_database_decides_and_that_of_no_server(urls: list[str]) -> None:
+    async with AsyncExitStack() as stack:
+        behind, ahead = [
+            await stack.enter_async_context(
+                open_on_loop(
+                    "",
+                    {},
+                    clock=ManualClock(start_ms),
+                    store=PostgresStore(urls, SeededDice(start_ms), journal_retention_ms=WEEK_MS),
+                )
+            )
+            for start_ms in (EPOCH_MS, EPOCH_MS + 20 * 365 * 86_400_000)
+        ]
+        await behind.queue("q").enqueue(b"held")
+        [held] = await behind.queue("q").claim(lease=3_600)
+        await behind.queue("q").enqueue(b"delayed", delay=3_600)
+
+        assert await ahead.queue("q").claim() == []
+        assert [result.ok for result in await ahead.queue("q").ack([held.receipt])] == [True]
+
+
+@pytest.mark.spec("5.1")
+async def test_a_message_is_a_row_and_its_key_outlives_it(urls: list[str]) -> None:
+    async with servers(urls, ManualClock(), 1) as [hf]:
+        queue = hf.queue("mail", tenant="acme")
+        [id] = await queue.enqueue(b"hello", key="order-7", priority=3)
+        rows = "SELECT id, namespace, topic, status, priority, payload FROM items_by_name"
+        assert await every_row(urls, rows) == [(id.snowflake, "acme", "mail", 0, 3, b"hello")]
+
+        [message] = await queue.claim()
+        await message.ack()
+
+        assert await every_row(urls, rows) == []
+        assert await every_row(urls, "SELECT id, key FROM seen_keys") == [(id.snowflake, "order-7")]
+        assert [each.duplicate for each in await queue.enqueue(b"hello", key="order-7")] == [True]
+
+
+async def every_row(urls: list[str], statement: str) -> list[tuple[object, ...]]:
+    """Return the rows of this statement in all databases."""
+    rows = []
+    for url in urls:
+        connection = await asyncpg.connect(url, server_settings={"search_path": "holdfast"})
+        try:
+            rows += await connection.fetch(statement)
+        finally:
+            await connection.close()
+    return [tuple(row) for row in rows]

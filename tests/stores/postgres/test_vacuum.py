@@ -29,6 +29,7 @@ async def work(store: PostgresStore, number: int) -> None:
     assert all(result.ok for result in await store.settle(REF, verdicts, now_ms))
 
 
+@pytest.mark.spec("5.3")
 async def test_a_database_is_vacuumed_after_so_many_claims(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vacuum, "CLAIMED", 200)
     async with opened(urls, clock=ManualClock()) as store, connected(urls[0]) as connection:
@@ -60,6 +61,7 @@ async def test_a_large_table_is_vacuumed_less_often(urls: list[str], monkeypatch
         assert await store._vacuum.vacuum_once(shard)
 
 
+@pytest.mark.spec("5.3")
 def test_the_claims_between_two_vacuums_rise_with_the_root_of_the_rows() -> None:
     assert vacuum.claims_between(-1) == vacuum.claims_between(10_000) == vacuum.CLAIMED, "-1: not known yet"
     assert vacuum.claims_between(1_000_000) == 50_000

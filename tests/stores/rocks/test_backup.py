@@ -42,6 +42,7 @@ def journal_of(path: Path) -> Iterator[int]:
             position = events.next
 
 
+@pytest.mark.spec("4.8")
 def test_a_copy_of_a_store_under_load_is_whole_and_has_all_that_was_answered(load: IO[str], tmp_path: Path) -> None:
     answered: list[int] = []
     for number in range(5):
@@ -56,6 +57,7 @@ def test_a_copy_of_a_store_under_load_is_whole_and_has_all_that_was_answered(loa
         assert set(answered) <= set(journal_of(tmp_path / f"copy{number}"))
 
 
+@pytest.mark.spec("4.8")
 def test_the_copied_store_goes_on_as_the_first_would_have(tmp_path: Path) -> None:
     with holdfast.open(str(tmp_path / "store")) as hf:
         hf.queue("jobs").enqueue([b"one", b"two"], key=None)

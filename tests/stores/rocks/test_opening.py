@@ -130,6 +130,7 @@ def test_a_damaged_marker_is_refused_and_left_alone(tmp_path: Path, closed_store
 # --- In use ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("4.6")
 def test_a_store_in_use_by_another_process_names_its_process_id_and_what_to_do(
     tmp_path: Path, keeper: subprocess.Popen[str]
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_store_whose_owner_was_killed_opens_at_once(tmp_path: Path, keeper: su
         assert hf.queue("mail").stats().ready == 1
 
 
+@pytest.mark.spec("4.6")
 def test_a_store_in_use_by_this_process_is_refused_too(tmp_path: Path) -> None:
     with open_store(tmp_path / "store") as hf:
         with pytest.raises(StoreUnavailable, match=f"in use by process {os.getpid()}"):
@@ -159,6 +161,7 @@ def test_a_store_in_use_by_this_process_is_refused_too(tmp_path: Path) -> None:
         assert hf.queue("mail").enqueue(b"still works")
 
 
+@pytest.mark.spec("4.6")
 def test_closing_lets_the_same_process_open_again_at_once(tmp_path: Path) -> None:
     """The program still holds the closed queue, messages and errors."""
     held: list[object] = []
@@ -319,6 +322,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
+@pytest.mark.spec("4.8")
 def test_with_the_disk_nearly_full_enqueue_is_refused_and_claim_and_ack_go_on(small_disk: Path) -> None:
     clock = ManualClock()
     with open_store(small_disk / "store", clock, durability="fsync", low_disk_bytes=16 << 20) as hf:

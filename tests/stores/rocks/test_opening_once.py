@@ -40,6 +40,7 @@ def refuse_all(place: Path) -> None:
         assert raised.value.facts["pid"] == os.getpid()
 
 
+@pytest.mark.spec("4.9")
 @pytest.mark.parametrize("first", range(3))
 def test_a_store_opened_under_another_spelling_is_refused(place: Path, first: int) -> None:
     with holdfast.open(spellings(place)[5 * first]) as hf:
@@ -50,6 +51,7 @@ def test_a_store_opened_under_another_spelling_is_refused(place: Path, first: in
         assert hf.queue("mail").stats().in_flight == 5
 
 
+@pytest.mark.spec("4.9")
 def test_a_store_opened_through_a_bind_mount_is_refused(place: Path) -> None:
     """Bind-mount the store. Needs the right to mount, as the tests of a full disk do."""
     holdfast.open(STORE).close()

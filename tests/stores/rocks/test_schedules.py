@@ -67,6 +67,7 @@ def line(tmp_path: Path, durability: str) -> Iterator[Line]:
     made.hf.close()
 
 
+@pytest.mark.spec("3.9")
 def test_a_crash_at_any_tick_fires_each_once(line: Line) -> None:
     start = line.clock.now_ms()
     line.hf.queue("q").schedule("s", every=1, payload={"n": 1})

@@ -73,6 +73,7 @@ def test_a_queue_being_deleted_does_not_delay_leases_of_another_shard(hf: Holdfa
     assert busy.stats().draining
 
 
+@pytest.mark.spec("4.5")
 def test_each_shard_that_has_a_backlog_gets_a_whole_limit(hf: Holdfast, clock: ManualClock) -> None:
     queues = [queue_in(hf, shard) for shard in range(SHARDS)]
     for place, queue in enumerate(queues):
@@ -82,6 +83,7 @@ def test_each_shard_that_has_a_backlog_gets_a_whole_limit(hf: Holdfast, clock: M
     assert [BACKLOG - queue.stats().in_flight for queue in queues] == [LIMIT] * SHARDS
 
 
+@pytest.mark.spec("4.5")
 def test_a_shard_alone_with_its_work_gets_all_of_the_limit(hf: Holdfast, clock: ManualClock) -> None:
     busy = queue_in(hf, 2)
     hold(busy, BACKLOG, "10s")
@@ -114,6 +116,7 @@ def test_after_an_opening_every_lease_of_every_shard_runs_out(tmp_path: Path, cl
 # --- Between kinds of work -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("4.5")
 def test_a_backlog_of_expired_leases_does_not_delay_ttls_keys_and_kept_messages_of_its_own_shard(
     hf: Holdfast, clock: ManualClock
 ) -> None:

@@ -163,6 +163,7 @@ class WindowMachine(RuleBasedStateMachine):
         assert drained(self.window) == self.shown()
 
 
+@pytest.mark.spec("4.2")
 @pytest.mark.slow
 def test_a_window_shows_what_a_sorted_list_would() -> None:
     run_state_machine_as_test(
@@ -182,6 +183,7 @@ def test_an_empty_window_never_reads() -> None:
     assert not disk.scans
 
 
+@pytest.mark.spec("4.2", "7.1")
 def test_a_window_reads_on_in_small_steps_and_never_from_the_start_again() -> None:
     disk, window = filled(10)
     for _ in range(10):
@@ -205,6 +207,7 @@ def test_a_full_window_leaves_new_keys_at_the_far_end_to_the_disk() -> None:
     assert drained(window) == disk.keys
 
 
+@pytest.mark.spec("4.2")
 def test_a_window_that_is_filled_at_the_near_end_gives_the_far_end_back_to_the_disk() -> None:
     disk = Disk()
     window = Window(disk.scan, is_empty=True)
@@ -231,6 +234,7 @@ def test_what_was_discarded_and_pushed_again_is_shown_once() -> None:
     assert drained(window) == disk.keys
 
 
+@pytest.mark.spec("4.2")
 def test_many_discards_leave_no_pile_behind() -> None:
     disk, window = filled(0)
     for number in range(1_000):

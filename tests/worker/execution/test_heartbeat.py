@@ -43,6 +43,7 @@ def events(events: list[Any], kind: str) -> list[Any]:
     return [each for each in events if each.event == kind]
 
 
+@pytest.mark.spec("2.9", "10.3")
 async def test_a_handler_longer_than_its_lease_finishes_once(worker: holdfast.Worker, gate: Gate) -> None:
     worker.handler("q", lease="30s", timeout=None)(gate)
     async with HandlerTest(worker) as t:
@@ -165,6 +166,7 @@ async def test_a_handler_near_the_longest_lease_is_warned_of_once_and_then_lost(
         t.assert_lost(id)
 
 
+@pytest.mark.spec("2.9", "10.3")
 async def test_a_timeout_cancels_the_handler_and_nacks(worker: holdfast.Worker, gate: Gate) -> None:
     worker.handler("q", lease="30s", timeout="5m")(gate)
     async with HandlerTest(worker) as t:
@@ -181,6 +183,7 @@ async def test_a_timeout_cancels_the_handler_and_nacks(worker: holdfast.Worker, 
         assert isinstance(error.args[0], TimeoutError)
 
 
+@pytest.mark.spec("2.9")
 async def test_a_handler_has_five_minutes_unless_it_says_otherwise(worker: holdfast.Worker, gate: Gate) -> None:
     worker.handler("q")(gate)
     async with HandlerTest(worker) as t:

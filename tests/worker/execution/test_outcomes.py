@@ -38,6 +38,7 @@ async def test_a_handler_that_returns_acks(worker: holdfast.Worker) -> None:
         assert t.stats("q").in_flight == 0
 
 
+@pytest.mark.spec("2.5")
 async def test_the_handler_reads_the_message_with_its_fencing_version(worker: holdfast.Worker) -> None:
     seen: list[Any] = []
 
@@ -224,6 +225,7 @@ async def attempts_until_failed(t: HandlerTest, id: str) -> int:
     raise AssertionError("it never failed")
 
 
+@pytest.mark.spec("10.3")
 @pytest.mark.parametrize("retries", [0, 1, 3, 5, 12])
 async def test_a_message_is_tried_once_and_retried_as_often_as_its_handler_says(
     worker: holdfast.Worker, retries: int
@@ -280,6 +282,7 @@ async def test_a_redriven_message_has_its_retries_again(worker: holdfast.Worker)
         assert await attempts_until_failed(t, id) == 6
 
 
+@pytest.mark.spec("10.3")
 async def test_a_handlers_backoff_doubles_from_its_base(worker: holdfast.Worker) -> None:
     @worker.handler("q", retries=4, backoff="10s")
     async def handle() -> None:
@@ -324,6 +327,7 @@ async def test_a_backoff_that_raises_leaves_the_queues_own(
 # --- Hooks -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("10.3")
 async def test_hooks_are_called_in_order_with_the_message_and_its_outcome(worker: holdfast.Worker) -> None:
     told: list[Any] = []
 
@@ -400,6 +404,7 @@ async def test_what_other_hooks_raise_is_logged_and_changes_nothing(
 # --- The log and the trace -------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("1.5")
 async def test_log_lines_about_a_message_have_its_correlation_id_and_queue(
     worker: holdfast.Worker, caplog: pytest.LogCaptureFixture
 ) -> None:

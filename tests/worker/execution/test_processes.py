@@ -45,6 +45,7 @@ async def rig() -> AsyncIterator[Rig]:
             yield rig
 
 
+@pytest.mark.spec("10.3")
 async def test_a_process_is_used_again_and_reaches_its_message(rig: Rig, tmp_path: Path) -> None:
     path = tmp_path / "said"
     await rig.queue.set_policy(keep_succeeded_ms=3_600_000)
@@ -93,6 +94,7 @@ async def test_a_handler_that_lost_its_lease_is_told_by_its_message(rig: Rig) ->
     assert (await rig.outcome()).kind == "lost"
 
 
+@pytest.mark.spec("10.3")
 @pytest.mark.parametrize("do", ["hang", "sleep"])
 async def test_a_process_past_its_time_is_killed(rig: Rig, tmp_path: Path, do: str) -> None:
     path = tmp_path / "pid"
@@ -152,6 +154,7 @@ async def test_under_test_a_process_handler_runs_inline(tmp_path: Path) -> None:
 # --- By name ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("10.10")
 async def test_a_worker_is_run_by_its_name() -> None:
     await asyncio.to_thread(run_target, "tests.worker.execution.jobs:worker")
 

@@ -38,6 +38,7 @@ def stuck(worker: holdfast.Worker) -> int:
     return worker.stats()[0].stuck_threads
 
 
+@pytest.mark.spec("10.3")
 async def test_a_thread_past_its_timeout_is_counted_logged_with_its_stack_and_replaced(
     clock: ManualClock, trap: Trap, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -76,6 +77,7 @@ async def test_a_thread_that_ends_later_gives_its_place_back(clock: ManualClock,
             assert worker.is_running
 
 
+@pytest.mark.spec("10.3")
 async def test_a_worker_with_too_many_stuck_threads_releases_what_it_holds_and_raises_worker_stuck(
     clock: ManualClock, trap: Trap
 ) -> None:

@@ -22,7 +22,7 @@ from holdfast.worker.execution.child import (
 from holdfast.worker.execution.function_runners import RunningHandler, make_blocking_run
 from holdfast.worker.execution.threads import InThread, Threads
 from holdfast.worker.handlers import Handler, check_importable, startup_timeout_error
-from holdfast.worker.outcomes import FaultKind, HandlerDied, HandlerFault, fault_of
+from holdfast.worker.outcomes import FaultKind, HandlerDied, HandlerFault, HandlerNotImportable, fault_of
 from holdfast.worker.work import Work
 
 
@@ -45,7 +45,8 @@ class ProcessRunner:
     async def prepare(self, handler: Handler) -> None:
         """Wait until a process is idle, and start one if needed, so that no message is held while it starts.
 
-        Raise `HandlerDied` if the process cannot import the handler within `startup_timeout`.
+        Raise `HandlerDied` if the process does not start within `startup_timeout`, and `HandlerNotImportable` if it
+        cannot import the handler.
         """
         while not self.is_ready:
             self._changed.clear()
@@ -119,7 +120,8 @@ class _Starting(InThread):
         if self._timer is not None:
             self._timer.cancel()
         if fault is not None and self.failure is None:
-            self.failure = HandlerDied(fault.text)
+            error = fault.exception
+            self.failure = error if isinstance(error, HandlerNotImportable) else HandlerDied(fault.text)
         super()._end(fault)
 
 
@@ -181,7 +183,7 @@ class Child:
         except (EOFError, OSError) as error:
             died = HandlerDied(f"the handler's process died: {self.end()}")
             return HandlerFault(FaultKind.UNSTARTED, f"{fault_of(died).text} ({error!r})", None, died)
-        except _CannotImport as error:
+        except HandlerNotImportable as error:
             self.end()
             return HandlerFault(FaultKind.UNSTARTED, str(error), None, error)
         return None
@@ -220,7 +222,7 @@ class Child:
             case ChildReady():
                 pass
             case ChildBroken(text=text):
-                raise _CannotImport(f"the process of the handler cannot import {self._target}: {text}")
+                raise HandlerNotImportable(f"the process of the handler cannot import {self._target}: {text}")
 
     def end(self) -> str:
         """Kill the process and wait for its end. Return a description of how it ended."""
@@ -238,10 +240,6 @@ class Child:
 
 # Signal names by the exit code that multiprocessing reports for them.
 _SIGNALS = {-each.value: each.name for each in signal.Signals}
-
-
-class _CannotImport(Exception):
-    """A handler process could not import its handler."""
 
 
 def _carry_out(request: ChildRequest, work: Work, run: Any) -> ChildReply:

@@ -37,6 +37,7 @@ def test_a_bucket_is_named_by_its_cloud(url: str, monkeypatch: pytest.MonkeyPatc
     assert isinstance(make_bucket(url), CloudBucket)
 
 
+@pytest.mark.spec("6.4", "10.1")
 def test_what_one_opening_of_a_directory_enqueued_another_claims(tmp_path: Path) -> None:
     url = (tmp_path / "store").as_uri()
     with holdfast.open(url) as first, holdfast.open(url) as second:

@@ -69,6 +69,7 @@ async def _measured_ms(hf: AsyncHoldfast) -> int:
     return _parts(hf).skew.skew_ms
 
 
+@pytest.mark.spec("2.14", "6.2")
 @pytest.mark.parametrize("kind", ["disk", "memory"])
 @pytest.mark.parametrize("off_ms", [HOUR_MS, -HOUR_MS], ids=["ahead", "behind"])
 async def test_a_process_whose_clock_is_off_takes_no_lease_and_claims_again_once_it_is_right(
@@ -110,6 +111,7 @@ async def test_a_process_that_started_with_a_wrong_clock_goes_by_the_wall_once_t
     assert abs(clock.wall_ms() - clock.now_ms()) < 60_000
 
 
+@pytest.mark.spec("6.2")
 async def test_a_skew_within_the_setting_is_warned_of_and_claims_go_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -46,6 +46,7 @@ async def _until(is_so: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.spec("6.3")
 async def test_a_waiting_claim_wakes_when_another_process_enqueues(tmp_path: Path) -> None:
     async with _open(tmp_path) as mine, _open(tmp_path) as others:
         await others.queue("q").enqueue("before")
@@ -128,6 +129,7 @@ async def test_a_queue_whose_directory_was_removed_is_watched_again_when_it_is_b
             assert [message.json() for message in await waiting] == ["after"]
 
 
+@pytest.mark.spec("6.3")
 async def test_a_watch_ends_with_its_last_waiter(tmp_path: Path) -> None:
     clock = ManualClock()
     async with _open(tmp_path, clock) as mine:
@@ -139,6 +141,7 @@ async def test_a_watch_ends_with_its_last_waiter(tmp_path: Path) -> None:
         assert not _watch_of(mine).polled
 
 
+@pytest.mark.spec("6.3")
 async def test_a_queue_whose_watch_fails_is_polled_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,6 +171,7 @@ async def test_a_queue_whose_watch_fails_is_polled_and_no_other(
     assert "queue_not_watched queue=default/broken" in caplog.text
 
 
+@pytest.mark.spec("6.3")
 async def test_on_a_network_file_system_every_queue_is_polled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -41,6 +41,7 @@ def _subject(bucket: MemoryBucket) -> EmbeddedSubject:
     return subject
 
 
+@pytest.mark.spec("6.1")
 def test_the_fixture_has_every_kind_of_object() -> None:
     kinds = {"msg", "state", "dlq", "key", "group", "ledger", "schedule", "policy.json"}
     assert kinds <= {key.split("/")[3] for key in FIXTURE.objects if "/q/" in key}
@@ -63,6 +64,7 @@ async def test_a_store_of_format_1_has_no_violations_and_all_of_its_messages(buc
     assert (report.tenants, report.queues) == (1, 4)
 
 
+@pytest.mark.spec("6.1")
 async def test_a_store_of_format_1_goes_on_where_it_stopped(bucket: MemoryBucket) -> None:
     subject = _subject(bucket)
     async with subject.open() as hf:

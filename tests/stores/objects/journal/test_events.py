@@ -11,6 +11,7 @@ from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.testing import EmbeddedSubject
 
 
+@pytest.mark.spec("6.2")
 async def test_events_collected_while_a_dead_letter_is_carried_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     stores: list[ObjectStore] = []
 

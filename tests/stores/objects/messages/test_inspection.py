@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from holdfast.client.queue import AsyncQueue
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.buckets.bucket import StoredObject
@@ -138,6 +140,7 @@ async def test_a_message_deleted_while_it_is_read_is_left_out() -> None:
         assert letter.bucket.delays == 1
 
 
+@pytest.mark.spec("6.2")
 async def test_a_message_whose_payload_is_lost_is_listed_all_the_same() -> None:
     async with dead_letter() as letter:
         await letter.carry()

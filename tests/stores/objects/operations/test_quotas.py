@@ -51,6 +51,7 @@ async def accepted(hf: AsyncHoldfast, queue: str, payloads: list[bytes]) -> int:
         return 0
 
 
+@pytest.mark.spec("6.4", "8.9")
 async def test_messages_of_several_processes_at_once_never_pass_a_quota_and_fill_it(tmp_path: Path) -> None:
     async with processes(tmp_path) as every:
         await limit(every[0], max_messages=21)

@@ -91,6 +91,7 @@ class _TogetherBucket(FaultyBucket):
         return await super().replace(key, content, etag)
 
 
+@pytest.mark.spec("6.4")
 async def test_four_processes_that_open_after_a_killed_producer_sweep_without_a_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -12,6 +12,7 @@ from tests.crash.rocks import WEEK_MS, copy_store, open_store, sweep, verify_sto
 from tests.stores.rocks.durability.restartable_store import DAY_MS, LARGE
 
 
+@pytest.mark.spec("4.3")
 def test_whatever_write_is_the_last_one_the_store_is_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill may come after any write. After each of them, every invariant holds."""
     copies: list[Path] = []

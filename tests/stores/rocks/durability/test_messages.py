@@ -28,6 +28,7 @@ def test_after_a_closing_versions_go_on_by_one(closed: RestartableStore) -> None
         message.release()
 
 
+@pytest.mark.spec("2.5")
 def test_after_a_kill_versions_of_older_messages_jump_and_new_ones_begin_at_1(killed: RestartableStore) -> None:
     queue = killed.open().queue("mail")
     queue.enqueue(b"old")
@@ -46,6 +47,7 @@ def test_after_a_kill_versions_of_older_messages_jump_and_new_ones_begin_at_1(ki
     assert (message.payload, message.version) == (b"new", 1)
 
 
+@pytest.mark.spec("2.5")
 def test_a_version_never_goes_back_when_kills_and_closings_take_turns(killed: RestartableStore) -> None:
     queue = killed.open().queue("mail")
     queue.enqueue(b"a")
@@ -58,6 +60,7 @@ def test_a_version_never_goes_back_when_kills_and_closings_take_turns(killed: Re
     assert versions == sorted(set(versions))
 
 
+@pytest.mark.spec("1.4")
 def test_ids_never_repeat_and_always_grow_even_if_the_clock_was_set_back(restartable: RestartableStore) -> None:
     hf = restartable.open()
     seen = [id.snowflake for id in hf.queue("mail").enqueue([b"a"] * 10)]
@@ -74,6 +77,7 @@ def test_an_id_is_not_given_again_after_its_message_is_gone(restartable: Restart
     assert restartable.reopen().queue("mail").enqueue(b"c")[0].snowflake > ids[-1].snowflake
 
 
+@pytest.mark.spec("1.4")
 def test_a_store_keeps_its_node(restartable: RestartableStore) -> None:
     ids = [id.snowflake for id in restartable.open().queue("mail").enqueue(b"a")]
     ids += [id.snowflake for id in restartable.reopen().queue("mail").enqueue(b"b")]
@@ -150,6 +154,7 @@ def test_a_ttl_that_ran_out_meanwhile_ends_the_message(restartable: RestartableS
         assert [info.reason for info in hf.queue(name).list("failed")] == ["ttl"] * 3
 
 
+@pytest.mark.spec("2.10")
 def test_kept_successes_are_found_until_their_time(restartable: RestartableStore) -> None:
     hf = restartable.open()
     queue = hf.queue("mail")
@@ -168,6 +173,7 @@ def test_kept_successes_are_found_until_their_time(restartable: RestartableStore
 # --- Leases ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("4.6")
 def test_a_lease_holds_on_and_its_receipt_counts(restartable: RestartableStore) -> None:
     queue = restartable.open().queue("mail")
     queue.enqueue([b"a", b"b", b"c"])
@@ -187,6 +193,7 @@ def test_a_lease_holds_on_and_its_receipt_counts(restartable: RestartableStore) 
     assert queue.get(again.id).expiries == 1
 
 
+@pytest.mark.spec("4.6")
 def test_a_lease_runs_out_in_its_time(restartable: RestartableStore) -> None:
     hf = restartable.open()
     hf.queue("mail").enqueue(b"a")
@@ -226,6 +233,7 @@ def test_retries_go_on_counting(restartable: RestartableStore) -> None:
 # --- Groups ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("2.13")
 def test_a_group_keeps_its_order_and_its_batch_in_flight(restartable: RestartableStore) -> None:
     queue = restartable.open().queue("mail")
     queue.enqueue([b"1", b"2", b"3"], group="g")
@@ -244,6 +252,7 @@ def test_a_group_keeps_its_order_and_its_batch_in_flight(restartable: Restartabl
 # --- Dead letters, state, ledger, keys -------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("2.11")
 def test_dead_letters_are_kept_and_come_back_with_a_fresh_budget(restartable: RestartableStore) -> None:
     queue = restartable.open().queue("mail")
     queue.enqueue(b"a")
@@ -258,6 +267,7 @@ def test_dead_letters_are_kept_and_come_back_with_a_fresh_budget(restartable: Re
     assert again.attempt == 2
 
 
+@pytest.mark.spec("3.6")
 def test_a_state_document_is_kept_with_its_etag(restartable: RestartableStore) -> None:
     queue = restartable.open().queue("mail")
     queue.enqueue(b"a")
@@ -277,6 +287,7 @@ def test_a_state_document_is_kept_with_its_etag(restartable: RestartableStore) -
     assert again.state == {"step": 1}
 
 
+@pytest.mark.spec("3.12")
 def test_a_ledger_is_read_again_and_stays_closed(restartable: RestartableStore) -> None:
     queue = restartable.open().queue("mail")
     queue.enqueue([b"a", b"b", b"c"])
@@ -291,6 +302,7 @@ def test_a_ledger_is_read_again_and_stays_closed(restartable: RestartableStore) 
         queue.claim(1, ledger=("spark", 2))
 
 
+@pytest.mark.spec("3.5")
 def test_an_idempotency_key_is_known_for_its_window_even_after_the_ack(restartable: RestartableStore) -> None:
     queue = restartable.open().queue("mail")
     queue.set_policy(dedup_window_ms=60_000)

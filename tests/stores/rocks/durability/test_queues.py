@@ -11,6 +11,7 @@ from tests.stores.rocks.durability.restartable_store import RestartableStore
 # --- Queues ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("1.3", "3.8")
 def test_policies_pauses_and_tenants_are_kept(restartable: RestartableStore) -> None:
     hf = restartable.open()
     hf.queue("mail", tenant="acme").set_policy(lease_ms=1_234, max_retries=7)
@@ -42,6 +43,7 @@ def test_counters_are_as_they_were(restartable: RestartableStore) -> None:
     assert hf.tenant("default").stats().bytes == before.bytes
 
 
+@pytest.mark.spec("8.11")
 def test_a_queue_that_is_being_deleted_goes_on_going(restartable: RestartableStore) -> None:
     hf = restartable.open()
     queue = hf.queue("mail")
@@ -61,6 +63,7 @@ def test_a_queue_that_is_being_deleted_goes_on_going(restartable: RestartableSto
     assert not hf.queue("mail").ack([held.receipt])[0].ok
 
 
+@pytest.mark.spec("1.3", "8.11")
 def test_the_number_of_a_deleted_queue_is_never_given_again(restartable: RestartableStore) -> None:
     def number_of(hf: Holdfast, name: str) -> int:
         rows = hf._driver.run(core_of(hf).store.directory.list_queues("default"))

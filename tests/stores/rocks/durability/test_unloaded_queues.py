@@ -73,6 +73,7 @@ def test_a_queue_is_loaded_once_and_works_as_before(restartable: RestartableStor
     assert loaded(hf) == 1
 
 
+@pytest.mark.spec("1.3")
 def test_looking_for_a_queue_that_does_not_exist_loads_and_keeps_nothing(restartable: RestartableStore) -> None:
     restartable.open().queue("mail").enqueue(b"a")
     hf = reopen(restartable)
@@ -116,6 +117,7 @@ def test_leases_of_queues_that_nobody_asked_for_expire_after_an_opening(restarta
     assert len(events) == 10
 
 
+@pytest.mark.spec("8.11")
 def test_a_deletion_under_way_goes_on_after_an_opening(restartable: RestartableStore) -> None:
     hf = restartable.open()
     for number in range(3):

@@ -65,6 +65,7 @@ def events(caplog: pytest.LogCaptureFixture, name: str) -> list[Any]:
     return [record for record in caplog.records if record.getMessage() == name]
 
 
+@pytest.mark.spec("4.10")
 @pytest.mark.parametrize("durability", Durability)
 async def test_a_store_stopped_by_a_failed_write_reopens_by_itself(
     tmp_path: Path, disk: Disk, durability: Durability
@@ -90,6 +91,7 @@ async def test_a_store_stopped_by_a_failed_write_reopens_by_itself(
     verify_store(tmp_path / "store", "after a reopening")
 
 
+@pytest.mark.spec("4.10")
 async def test_a_store_stopped_by_a_failed_sync_reopens_with_all_that_was_answered(tmp_path: Path, disk: Disk) -> None:
     clock = ManualClock()
     async with opened(tmp_path, disk, clock=clock) as hf:
@@ -111,6 +113,7 @@ async def test_a_store_stopped_by_a_failed_sync_reopens_with_all_that_was_answer
     verify_store(tmp_path / "store", "after a reopening")
 
 
+@pytest.mark.spec("4.10")
 def test_everything_that_the_old_log_held_is_flushed_before_the_first_answer_after_a_reopening(tmp_path: Path) -> None:
     """A failed sync may have left pages of the log that only look written."""
     with open_store(tmp_path / "store", durability="fsync") as hf:
@@ -131,6 +134,7 @@ def test_everything_that_the_old_log_held_is_flushed_before_the_first_answer_aft
     opened.close()
 
 
+@pytest.mark.spec("4.10")
 async def test_the_stop_and_the_reopening_are_logged_once_with_path_free_bytes_and_cause(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -150,6 +154,7 @@ async def test_the_stop_and_the_reopening_are_logged_once_with_path_free_bytes_a
     assert back.path == stop.path
 
 
+@pytest.mark.spec("4.10")
 async def test_a_store_is_not_reopened_before_a_probe_write_succeeds_and_pauses_double(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -288,6 +293,7 @@ async def _limits_agree(hf: AsyncHoldfast, max_claims: int | None) -> bool:
     return known == ([] if max_claims is None else [max_claims])
 
 
+@pytest.mark.spec("4.10")
 async def test_a_store_whose_handle_does_not_close_says_to_restart_the_program(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

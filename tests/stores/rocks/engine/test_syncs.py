@@ -20,6 +20,7 @@ from tests.stores.rocks.engine.disk import CALLERS, PATIENCE_S, Disk, begin, ope
 # --- Shared syncs ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("4.3")
 async def test_tasks_that_wait_at_the_same_moment_share_one_sync(tmp_path: Path, disk: Disk) -> None:
     async with opened(tmp_path, disk) as hf:
         queue, before = hf.queue("mail"), disk.syncs
@@ -45,6 +46,7 @@ async def test_tasks_that_come_during_a_sync_share_the_next_one(tmp_path: Path, 
         assert disk.syncs - before == 1
 
 
+@pytest.mark.spec("4.3")
 def test_threads_share_syncs(tmp_path: Path, disk: Disk) -> None:
     with open_store(tmp_path / "store", durability="fsync") as hf:
         queue = hf.queue("mail")
@@ -96,6 +98,7 @@ async def test_making_a_queue_with_the_default_policy_is_one_write(tmp_path: Pat
         assert await hf.queue("new").policy() == policy == QueuePolicy()
 
 
+@pytest.mark.spec("4.3")
 async def test_an_answer_waits_for_a_sync_that_began_after_its_write(tmp_path: Path, disk: Disk) -> None:
     async with opened(tmp_path, disk) as hf:
         queue = hf.queue("mail")
@@ -129,6 +132,7 @@ VERBS: dict[str, Callable[[Any, Any], Coroutine[Any, Any, Any]]] = {
 }
 
 
+@pytest.mark.spec("4.3")
 @pytest.mark.parametrize("verb", VERBS)
 async def test_every_change_but_claim_and_extend_waits_for_its_sync(tmp_path: Path, disk: Disk, verb: str) -> None:
     async with opened(tmp_path, disk) as hf:
@@ -160,6 +164,7 @@ async def test_a_duplicate_is_answered_only_once_the_first_is_on_disk(tmp_path: 
         assert (await again)[0].duplicate
 
 
+@pytest.mark.spec("3.12")
 async def test_a_ledgers_claim_is_read_again_only_once_it_is_on_disk(tmp_path: Path, disk: Disk) -> None:
     """A caller must not rely on a number that a power cut can undo."""
     async with opened(tmp_path, disk) as hf:
@@ -177,6 +182,7 @@ async def test_a_ledgers_claim_is_read_again_only_once_it_is_on_disk(tmp_path: P
         assert message.attempt == 1
 
 
+@pytest.mark.spec("4.3")
 async def test_a_claim_and_an_extension_are_answered_without_a_sync(tmp_path: Path, disk: Disk) -> None:
     async with opened(tmp_path, disk) as hf:
         queue = hf.queue("mail")
@@ -194,6 +200,7 @@ async def test_a_claim_and_an_extension_are_answered_without_a_sync(tmp_path: Pa
         assert not other.done()
 
 
+@pytest.mark.spec("4.3")
 async def test_with_durability_os_nothing_waits_for_the_disk(tmp_path: Path, disk: Disk) -> None:
     async with opened(tmp_path, disk, Durability.OS) as hf:
         before = disk.syncs
@@ -293,6 +300,7 @@ async def test_a_message_whose_sender_left_is_shown_once_it_is_on_disk(tmp_path:
         assert payloads(await asyncio.wait_for(waiting, PATIENCE_S)) == [b"a"]
 
 
+@pytest.mark.spec("9.1")
 async def test_the_journal_shows_nothing_before_it_is_on_disk(tmp_path: Path, disk: Disk) -> None:
     async with opened(tmp_path, disk) as hf:
         disk.hold_syncs()

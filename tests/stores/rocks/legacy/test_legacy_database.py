@@ -48,6 +48,7 @@ def found_in(path: Path, after: LegacyPosition | None = None) -> tuple[dict[byte
     return messages, oddities
 
 
+@pytest.mark.spec("4.7")
 @pytest.mark.parametrize("families", [False, True], ids=["one family", "families"])
 @pytest.mark.parametrize("packs", [False, True], ids=["plain", "packed"])
 def test_every_message_is_found_once_with_its_payload_and_its_lease(
@@ -72,6 +73,7 @@ def test_a_reading_goes_on_from_any_place(tmp_path: Path) -> None:
             assert list(database.read(every[at][0])) == every[at + 1 :]
 
 
+@pytest.mark.spec("4.7")
 def test_a_message_is_visible_from_the_time_in_its_own_index_key(tmp_path: Path) -> None:
     writer = LegacyWriter(tmp_path / "old")
     writer.add(b"later", b"x", NOW_S)
@@ -141,6 +143,7 @@ def test_a_directory_of_another_kind_is_refused(tmp_path: Path) -> None:
         assert list(database.read()) == []
 
 
+@pytest.mark.spec("4.7")
 async def test_opened_as_a_store_it_is_read_as_the_default_queue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,6 +215,7 @@ def test_a_damaged_file_is_said_and_not_read_past(tmp_path: Path) -> None:
 # --- Values --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("4.7")
 def test_values_are_read_as_the_library_writes_them() -> None:
     dice = random.Random(run_seed())
     for _ in range(300):

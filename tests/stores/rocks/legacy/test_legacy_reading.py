@@ -63,6 +63,7 @@ def open_to_all() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.mark.spec("4.7")
 @pytest.mark.parametrize("families", [False, True], ids=["one family", "families"])
 async def test_reading_changes_nothing_in_the_directory(tmp_path: Path, families: bool) -> None:
     path = tmp_path / "old"

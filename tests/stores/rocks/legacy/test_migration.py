@@ -42,6 +42,7 @@ def names_in(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir())
 
 
+@pytest.mark.spec("4.7")
 async def test_every_message_is_in_the_store_with_its_state_its_time_and_its_id(tmp_path: Path) -> None:
     path = tmp_path / "store"
     own = ids.IdMaker(9).take(1, (now_s() - 60) * 1_000)[0]
@@ -126,6 +127,7 @@ async def test_a_message_lost_in_the_copy_is_found_out(tmp_path: Path, monkeypat
     assert not (path / "HOLDFAST").exists()
 
 
+@pytest.mark.spec("4.7")
 async def test_interrupted_anywhere_it_goes_on(tmp_path: Path) -> None:
     """Interrupt the migration at each report of its progress, and run it again."""
     path = tmp_path / "store"
@@ -240,6 +242,7 @@ async def test_a_directory_that_this_process_migrates_is_refused_by_name(tmp_pat
     assert (await migrate_legacy(path)).messages == 20
 
 
+@pytest.mark.spec("9.9")
 @pytest.mark.slow
 def test_killed_in_the_middle_it_ends_with_equal_counts_and_hashes() -> None:
     outcome = run_legacy_migration(4_000, seed=run_seed(), progress=say_nothing, kills=4, step=200)

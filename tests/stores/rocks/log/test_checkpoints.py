@@ -54,6 +54,7 @@ def test_a_message_that_is_acked_before_a_checkpoint_never_reaches_rocksdb(tmp_p
         assert len(hf.journal(limit=1_000)) == 300
 
 
+@pytest.mark.spec("4.3")
 def test_survivors_are_in_rocksdb_and_out_of_memory_after_a_checkpoint(tmp_path: Path) -> None:
     with open_store(tmp_path / "store") as hf:
         hf.queue("mail").enqueue([PAYLOAD] * 100)

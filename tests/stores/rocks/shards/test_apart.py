@@ -96,6 +96,7 @@ def _use(queue: Queue) -> None:
     queue.purge()
 
 
+@pytest.mark.spec("4.4")
 async def test_while_one_shards_sync_is_held_calls_on_a_loop_are_answered_and_waiters_woken(
     tmp_path: Path, gate: Gate
 ) -> None:
@@ -129,6 +130,7 @@ async def _two_queues(hf: AsyncHoldfast, store: RocksStore) -> tuple[Any, Any]:
     raise AssertionError("all queues lie in one shard")
 
 
+@pytest.mark.spec("4.4")
 def test_while_one_shards_sync_is_held_the_others_are_swept(tmp_path: Path, gate: Gate) -> None:
     clock = ManualClock()
     with open_store(tmp_path / "store", clock, durability="fsync", shards=SHARDS) as hf, gate:
@@ -164,6 +166,7 @@ def test_checkpoints_of_a_held_shard_hold_up_no_other_shards(tmp_path: Path, gat
     verify_store(tmp_path / "store", "after the gate was opened")
 
 
+@pytest.mark.spec("4.4")
 def test_a_busy_queue_wakes_only_the_waiters_of_its_own_queue(tmp_path: Path) -> None:
     with open_store(tmp_path / "store", shards=SHARDS) as hf:
         busy, calm = queue_in(hf, 0), queue_in(hf, 1)

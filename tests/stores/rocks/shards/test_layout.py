@@ -44,6 +44,7 @@ def counts(path: Path) -> dict[str, int]:
 # --- The number ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("4.4")
 def test_a_store_keeps_the_number_of_shards_it_was_made_with(filled: Path, tmp_path: Path) -> None:
     store = copy_store(filled, tmp_path / "store")
     assert sorted(each.name for each in (store / "shards-1").iterdir()) == ["0", "1", "2", "3"]
@@ -53,6 +54,7 @@ def test_a_store_keeps_the_number_of_shards_it_was_made_with(filled: Path, tmp_p
             assert hf.tenant("acme").stats().ready == QUEUES
 
 
+@pytest.mark.spec("4.4")
 @pytest.mark.parametrize("shards", [1, 3, 5])
 def test_another_number_of_shards_is_refused_and_changes_nothing(filled: Path, tmp_path: Path, shards: int) -> None:
     store = copy_store(filled, tmp_path / "store")
@@ -159,6 +161,7 @@ def test_queues_of_all_shards_are_listed_in_order_and_counted_together(filled: P
         assert [row.tenant for row in hf.tenants()] == ["acme", "default"]
 
 
+@pytest.mark.spec("8.9")
 def test_quotas_are_exact_across_shards_and_after_an_opening(filled: Path, tmp_path: Path) -> None:
     store = copy_store(filled, tmp_path / "store")
     with open_store(store) as hf:

@@ -64,6 +64,7 @@ def check_same(path: Path, before: Path) -> None:
     assert events_of(path) == events_of(before)
 
 
+@pytest.mark.spec("4.4")
 @pytest.mark.parametrize("way", [(4,), (2, 5), (4, 2, 3), (4, 1), (3, 1, 2)], ids=str)
 def test_every_key_and_event_arrives_and_the_store_is_in_order(
     healthy: Made, tmp_path: Path, way: tuple[int, ...]

@@ -145,6 +145,7 @@ def test_messages_from_before_the_journals_beginning_need_no_event(made: Made) -
 # --- The whole -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("4.8")
 def test_a_store_used_in_every_way_verifies_clean(healthy: Made) -> None:
     steps: list[tuple[str, int, int]] = []
 

@@ -389,6 +389,7 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
 }
 
 
+@pytest.mark.spec("4.8")
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_named(made: Made, kind: str) -> None:
     damage, where, what = DAMAGE[kind]
@@ -400,6 +401,7 @@ def test_damage_is_named(made: Made, kind: str) -> None:
     assert any(each.startswith(where) and what in each for each in violations), violations
 
 
+@pytest.mark.spec("4.8")
 @pytest.mark.parametrize("name", ["ready", "delayed", "in_flight", "failed", "kept", "bytes"])
 def test_a_counter_that_a_full_scan_does_not_confirm_is_named(made: Made, name: str) -> None:
     at = ("ready", "delayed", "in_flight", "failed", "kept", "bytes").index(name) * 8

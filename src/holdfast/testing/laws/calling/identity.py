@@ -16,6 +16,7 @@ from holdfast.model.errors import (
 )
 from holdfast.model.message import NewMessage
 from holdfast.testing.laws.cases import note_case
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 EPOCH_MS = 1_704_067_200_000
@@ -41,6 +42,7 @@ UNFIT_CORRELATION_IDS: list[Any] = ["", "   ", "a b", "a\nb", "é", "x" * 129, "
 class IdentityLaws:
     # --- Names -----------------------------------------------------------------------------------------------
 
+    @proves("1.1")
     async def test_an_omitted_queue_or_tenant_is_named_default(self, subject: Subject) -> None:
         async with subject.open() as hf:
             [id] = await hf.queue().enqueue(b"x")
@@ -49,6 +51,7 @@ class IdentityLaws:
             assert [each.queue for each in await hf.queues()] == ["default", "q"]
             assert (await hf.tenant().stats()).ready == 2
 
+    @proves("1.2")
     async def test_a_hostile_name_is_refused_wherever_a_name_is_accepted(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -76,6 +79,7 @@ class IdentityLaws:
             assert [each.queue for each in await hf.queues()] == ["q"]
             assert (await q.stats()).ready == 1
 
+    @proves("1.2")
     async def test_an_allowed_name_names_a_queue_and_a_tenant(self, subject: Subject) -> None:
         async with subject.open() as hf:
             for name in GOOD_NAMES:
@@ -86,6 +90,7 @@ class IdentityLaws:
                     [message] = await hf.queue(name, tenant=name).claim()
                     assert (message.tenant, message.queue) == (name, name)
 
+    @proves("1.2", "4.2")
     async def test_names_that_look_alike_when_joined_are_different_queues(self, subject: Subject) -> None:
         pairs = [
             ("a", "b.c"),
@@ -104,6 +109,7 @@ class IdentityLaws:
                 found = await hf.queue(queue, tenant=tenant).claim(limit=10)
                 assert [each.json() for each in found] == [tenant, queue]
 
+    @proves("1.3")
     async def test_the_first_enqueue_creates_a_queue_and_a_read_does_not(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q", tenant="acme")
@@ -122,6 +128,7 @@ class IdentityLaws:
             await q.enqueue(b"x")
             assert [each.queue for each in await hf.queues(tenant="acme")] == ["q"]
 
+    @proves("1.3")
     async def test_without_auto_create_only_an_administrator_makes_queues(self, subject: Subject) -> None:
         async with subject.open(auto_create=False) as hf:
             q, other = hf.queue("q"), hf.queue("other")
@@ -136,6 +143,7 @@ class IdentityLaws:
             await other.set_policy()
             assert (await q.move("other")).changed == 1
 
+    @proves("1.3")
     async def test_a_tenant_has_at_most_max_queues(self, subject: Subject) -> None:
         async with subject.open() as hf:
             await hf.tenant("acme").set(quotas={"max_queues": 2})
@@ -153,6 +161,7 @@ class IdentityLaws:
 
     # --- Ids -------------------------------------------------------------------------------------------------
 
+    @proves("1.4")
     async def test_an_id_is_one_number_in_two_spellings(self, subject: Subject) -> None:
         async with subject.open() as hf:
             ids = await hf.queue("q").enqueue([b"x"] * 3)
@@ -172,6 +181,7 @@ class IdentityLaws:
             fixed = {uuid.UUID(id).int & (1 << 52) - 1 for id in ids}
             assert len(fixed) == 1
 
+    @proves("1.4")
     async def test_ids_increase_strictly_even_when_the_clock_steps_back(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, other = hf.queue("q"), hf.queue("other", tenant="acme")
@@ -186,6 +196,7 @@ class IdentityLaws:
             assert snowflakes == sorted(set(snowflakes))
             assert list(ids) == sorted(set(ids))
 
+    @proves("1.4")
     async def test_a_message_is_found_by_each_spelling_of_its_id(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -232,6 +243,7 @@ class IdentityLaws:
 
     # --- Correlation ids -------------------------------------------------------------------------------------
 
+    @proves("1.5")
     async def test_the_caller_s_correlation_id_is_stored_without_surrounding_space(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -243,6 +255,7 @@ class IdentityLaws:
                     [message] = await q.claim()
                     assert (message.correlation_id, message.id.correlation_id) == (kept, kept)
 
+    @proves("1.5")
     async def test_an_invalid_correlation_id_is_replaced_by_a_generated_one(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -256,6 +269,7 @@ class IdentityLaws:
                     seen += minted
                     assert len(set(seen)) == len(seen)
 
+    @proves("1.5")
     @pytest.mark.parametrize("given", ["order-7", None])
     async def test_the_correlation_id_stays_the_same_from_enqueue_to_ack(self, subject: Subject, given: Any) -> None:
         async with subject.open() as hf:
@@ -279,6 +293,7 @@ class IdentityLaws:
             seen += [event.correlation_id for event in await hf.journal()]
             assert set(seen) == {id.correlation_id}
 
+    @proves("1.5")
     async def test_a_trace_context_is_delivered_with_the_message(self, subject: Subject) -> None:
         traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         async with subject.open() as hf:
@@ -288,6 +303,7 @@ class IdentityLaws:
 
     # --- Idempotency keys ------------------------------------------------------------------------------------
 
+    @proves("2.3", "3.5")
     async def test_a_repeated_key_returns_the_id_of_the_first_message(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -299,6 +315,7 @@ class IdentityLaws:
             assert message.json() == {"n": 1}
             assert [event.event for event in await hf.journal()] == ["enqueued", "claimed"]
 
+    @proves("3.5")
     async def test_a_key_given_twice_in_one_call_creates_one_message(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -307,6 +324,7 @@ class IdentityLaws:
             assert ids[0] == ids[2] == ids[4]
             assert [each.json() for each in await q.claim(limit=10)] == [0, 1, 3, 5]
 
+    @proves("3.5")
     async def test_a_key_outlives_its_message(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -322,6 +340,7 @@ class IdentityLaws:
             assert all(id.duplicate for id in again)
             assert await q.claim() == []
 
+    @proves("3.5")
     async def test_a_key_can_be_reused_after_its_window_even_before_a_sweep(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, brief = hf.queue("q"), hf.queue("brief")
@@ -341,6 +360,7 @@ class IdentityLaws:
             await subject.sweep(hf)
             assert not (await q.enqueue(b"", key="k"))[0].duplicate
 
+    @proves("3.5", "4.5")
     async def test_any_number_of_keys_past_their_window_is_swept(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -354,6 +374,7 @@ class IdentityLaws:
             assert not set(ids) & set(again)
             assert (await q.stats()).ready == 5_000
 
+    @proves("3.5")
     async def test_a_key_belongs_to_one_queue_of_one_tenant(self, subject: Subject) -> None:
         async with subject.open() as hf:
             queues = [hf.queue("q"), hf.queue("other"), hf.queue("q", tenant="acme")]

@@ -16,6 +16,7 @@ from holdfast.testing.laws.waiting_tasks import (
     start_claim,
     until_waiting,
 )
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 # The longest time that a call waits at a cap.
@@ -31,6 +32,7 @@ async def expect_rate_limited(call: Awaitable[Any]) -> RateLimited:
 class LimitLaws:
     # --- Rates -----------------------------------------------------------------------------------------------
 
+    @proves("8.7")
     async def test_a_tenant_enqueues_at_its_rate_and_a_refusal_says_when_to_retry(self, subject: Subject) -> None:
         async with subject.open() as hf:
             await hf.tenant("acme").set(limits={"write_ops_per_s": 10})
@@ -53,6 +55,7 @@ class LimitLaws:
             # Calls of another tenant do not count.
             await hf.queue("a").enqueue([b""] * 100)
 
+    @proves("8.7")
     async def test_bytes_are_limited_like_operations(self, subject: Subject) -> None:
         async with subject.open() as hf:
             await hf.tenant("acme").set(limits={"write_bytes_per_s": 1_000, "burst_s": 2})
@@ -63,6 +66,7 @@ class LimitLaws:
             subject.clock.advance(300)
             await q.enqueue(b"x" * 300)
 
+    @proves("8.7")
     async def test_queue_and_tenant_limits_both_apply_and_a_refusal_charges_neither(self, subject: Subject) -> None:
         async with subject.open() as hf:
             await hf.tenant("acme").set(limits={"write_ops_per_s": 10})
@@ -97,6 +101,7 @@ class LimitLaws:
                     await q.enqueue([b""] * 3)
             await q.enqueue([b""] * 2)
 
+    @proves("8.7")
     async def test_reads_and_writes_are_limited_separately(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -207,6 +212,7 @@ class LimitLaws:
 
     # --- Caps ------------------------------------------------------------------------------------------------
 
+    @proves("8.8")
     async def test_claims_over_the_cap_wait_until_a_waiting_claim_ends(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -222,6 +228,7 @@ class LimitLaws:
             await q.enqueue([b""] * 2)
             assert [len(await finish(task)) for task in (under_way[1], over)] == [1, 1]
 
+    @proves("8.8")
     async def test_a_claim_over_the_cap_is_refused_in_a_bounded_time(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -275,6 +282,7 @@ class LimitLaws:
             await q.enqueue(b"")
             assert len(await finish(q.claim())) == 1
 
+    @proves("8.8")
     async def test_enqueues_over_the_cap_all_succeed_in_turn(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")

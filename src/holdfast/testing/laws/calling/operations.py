@@ -12,6 +12,7 @@ from holdfast.client.message import AsyncMessage
 from holdfast.model.errors import InvalidArgument, MessageNotFound, PayloadTooLarge, StaleLease
 from holdfast.model.message import NewMessage
 from holdfast.testing.laws.cases import note_case
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 JSON_VALUES: list[Any] = [
@@ -77,6 +78,7 @@ class OperationLaws:
                     await message.write_to(file)
                     assert file.getvalue() == bytes(value)
 
+    @proves("3.1")
     async def test_a_list_is_a_batch_and_returns_an_id_for_each_payload_in_order(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -87,6 +89,7 @@ class OperationLaws:
             assert [each.payload for each in claimed] == [b'{"n":1}', b"raw", b"[3]"]
             assert await q.enqueue([]) == []
 
+    @proves("3.2")
     async def test_options_of_a_call_apply_to_each_payload_unless_its_message_sets_them(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -97,6 +100,7 @@ class OperationLaws:
             assert [each.headers for each in infos] == [{"all": "x"}, {"all": "x"}, {"own": "c"}]
             assert {each.content_type for each in infos} == {"text/plain"}
 
+    @proves("3.2")
     async def test_every_option_of_an_enqueue_reaches_the_message(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, now_ms = hf.queue("q"), subject.clock.now_ms()
@@ -139,6 +143,7 @@ class OperationLaws:
                     visible = [(await q.get(id)).visible_at - subject.clock.now_ms() for id in ids]
                     assert visible == [exact_ms] * len(spellings)
 
+    @proves("3.2")
     async def test_deliver_at_is_an_instant_in_milliseconds_or_a_datetime(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, now_ms = hf.queue("q"), subject.clock.now_ms()
@@ -151,6 +156,7 @@ class OperationLaws:
             [late] = await q.enqueue(b"", deliver_at=now_ms - 60_000)
             assert [each.id for each in await q.claim(limit=10)] == [late]
 
+    @proves("3.10")
     async def test_a_payload_has_at_most_one_mebibyte(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -160,6 +166,7 @@ class OperationLaws:
             [message] = await q.claim(limit=2)
             assert len(message.payload) == 1 << 20
 
+    @proves("3.10")
     async def test_the_payload_limit_can_be_set(self, subject: Subject) -> None:
         async with subject.open(max_payload=10) as hf:
             q = hf.queue("q")
@@ -169,6 +176,7 @@ class OperationLaws:
 
     # --- Claim -----------------------------------------------------------------------------------------------
 
+    @proves("3.1")
     async def test_a_claim_returns_ready_messages_up_to_its_limit_which_is_one_by_default(
         self, subject: Subject
     ) -> None:
@@ -181,6 +189,7 @@ class OperationLaws:
             assert [each.id for each in await q.claim(limit=10, wait=None)] == ids[5:]
             assert await q.claim() == []
 
+    @proves("3.3")
     async def test_a_claim_sets_its_lease_and_its_owner(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, now_ms = hf.queue("q"), subject.clock.now_ms()
@@ -218,6 +227,7 @@ class OperationLaws:
 
     # --- Verdicts --------------------------------------------------------------------------------------------
 
+    @proves("3.1")
     async def test_a_batch_of_verdicts_returns_results_in_order_and_only_stale_ones_fail(
         self, subject: Subject
     ) -> None:
@@ -235,6 +245,7 @@ class OperationLaws:
             assert [each.correlation_id for each in results if each.ok] == ["c", "c"]
             assert (await q.stats()).in_flight == 0
 
+    @proves("3.1", "3.4")
     async def test_each_verdict_accepts_a_batch_and_returns_the_resulting_states(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, now_ms = hf.queue("q"), subject.clock.now_ms()
@@ -276,6 +287,7 @@ class OperationLaws:
                 assert (result.ok, result.error) == (False, "stale_lease")
             await message.ack()
 
+    @proves("3.4")
     async def test_remove_deletes_a_message_in_any_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -296,6 +308,7 @@ class OperationLaws:
 
     # --- Message blocks --------------------------------------------------------------------------------------
 
+    @proves("10.1")
     async def test_a_message_block_acks_when_it_ends(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -306,6 +319,7 @@ class OperationLaws:
                 assert message.json(Order) == Order(7)
             assert [event.event for event in await hf.journal()] == ["enqueued", "claimed", "succeeded"]
 
+    @proves("10.1")
     async def test_a_message_block_nacks_with_its_error_and_raises_it(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -318,6 +332,7 @@ class OperationLaws:
             assert (info.state, info.failures) == ("ready", 1)
             assert "the press is jammed" in (info.last_error or "")
 
+    @proves("10.2")
     async def test_a_message_block_does_not_settle_a_settled_message_again(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -346,6 +361,7 @@ class OperationLaws:
                 async with broken:
                     raise HandlerBroke
 
+    @proves("10.2")
     async def test_a_message_closed_without_a_verdict_is_nacked_after_on_close_delay(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, now_ms = hf.queue("q"), subject.clock.now_ms()

@@ -14,6 +14,7 @@ from holdfast.testing.laws.cases import note_case
 from holdfast.testing.laws.operating.inspection import list_all
 from holdfast.testing.laws.operating.journal import events_of
 from holdfast.testing.laws.operating.operators import add_failed
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 CODES = {
@@ -165,6 +166,7 @@ async def visible_state(hf: AsyncHoldfast) -> list[Any]:
 
 
 class RefusalLaws:
+    @proves("3.11")
     async def test_every_error_a_caller_can_meet_has_a_code_and_a_class(self) -> None:
         by_code = {
             each.code: each
@@ -174,6 +176,7 @@ class RefusalLaws:
         moves = (errors.Refused, errors.Throttled, errors.Unavailable)
         assert {code for code, each in by_code.items() if issubclass(each, moves)} | {"internal"} == CODES
 
+    @proves("3.2")
     @pytest.mark.parametrize("option", BAD_OPTIONS)
     async def test_one_invalid_message_in_ten_enqueues_none(self, subject: Subject, option: str) -> None:
         async with subject.open() as hf:
@@ -191,6 +194,7 @@ class RefusalLaws:
             # The keys of the valid messages are still unused.
             assert not any(id.duplicate for id in await q.enqueue(batch))
 
+    @proves("3.2")
     async def test_a_payload_that_cannot_be_encoded_enqueues_none(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -204,6 +208,7 @@ class RefusalLaws:
                         await q.enqueue(payload)
                     assert await visible_state(hf) == before
 
+    @proves("3.2")
     async def test_a_payload_that_is_too_large_enqueues_none(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -250,6 +255,7 @@ class RefusalLaws:
             assert await hf.queues() == []
             assert await hf.tenants() == []
 
+    @proves("2.6")
     async def test_a_forged_receipt_is_stale_and_changes_nothing(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -266,6 +272,7 @@ class RefusalLaws:
 
     # --- Quotas ----------------------------------------------------------------------------------------------
 
+    @proves("8.9")
     async def test_max_messages_counts_every_stored_message_of_the_tenant(self, subject: Subject) -> None:
         async with subject.open() as hf:
             a, b = hf.queue("a", tenant="acme"), hf.queue("b", tenant="acme")
@@ -299,6 +306,7 @@ class RefusalLaws:
             assert (await q.enqueue(b"x", key="a"))[0].duplicate
             assert (await q.stats()).ready == 2
 
+    @proves("8.9")
     async def test_max_bytes_counts_payloads_and_headers(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q", tenant="acme")
@@ -314,6 +322,7 @@ class RefusalLaws:
                 await message.ack()
             await q.enqueue(b"1234567890")
 
+    @proves("8.9")
     async def test_a_quota_is_not_exceeded_by_a_move_or_an_edit(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, small = hf.queue("q"), hf.queue("q", tenant="small")
@@ -338,6 +347,7 @@ class RefusalLaws:
             [message] = await q.claim()
             assert message.payload == b"x"
 
+    @proves("3.10", "8.9")
     async def test_max_message_bytes_is_the_tenant_s_own_limit(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q", tenant="acme")
@@ -357,6 +367,7 @@ class RefusalLaws:
                 await hf.queue("q", tenant="acme").enqueue(b"12345678901")
             assert await hf.queues(tenant="acme") == []
 
+    @proves("8.9")
     async def test_default_ttl_applies_to_messages_without_a_ttl(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, start = hf.queue("q", tenant="acme"), subject.clock.now_ms()

@@ -11,6 +11,7 @@ from holdfast.client.message import AsyncMessage
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.message import NewMessage, State
 from holdfast.testing.laws.waiting_tasks import cancel_claim, finish, run_others, until_started
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 _MIXED = [NewMessage(name, priority=priority) for name, priority in (("a", 200), ("b", 0), ("c", 100), ("d", 0))]
@@ -37,6 +38,7 @@ async def _claim_names(q: AsyncQueue, limit: int = 10) -> list[str]:
 class GroupLaws:
     # --- Order -------------------------------------------------------------------------------------------------
 
+    @proves("2.13")
     async def test_a_group_is_claimed_in_order_of_id_whatever_the_priorities(self, subject: Subject) -> None:
         async with _open_with_group(subject, _MIXED) as q:
             for name in ("a", "b", "c", "d"):
@@ -44,6 +46,7 @@ class GroupLaws:
                 assert list(taken) == [name]
                 await taken[name].ack()
 
+    @proves("2.13")
     async def test_one_claim_takes_a_batch_of_a_group_in_order_of_id(self, subject: Subject) -> None:
         async with _open_with_group(subject, _MIXED) as q:
             assert await _claim_names(q, limit=3) == ["a", "b", "c"]
@@ -57,6 +60,7 @@ class GroupLaws:
             subject.clock.advance(5_000)
             assert await _claim_names(q) == ["b", "c"]
 
+    @proves("2.13")
     @pytest.mark.parametrize("priority", [100, 0])
     async def test_a_group_waits_until_its_first_message_is_due(self, subject: Subject, priority: int) -> None:
         async with _open_with_group(subject, [NewMessage("a", delay=5), NewMessage("b", priority=priority)]) as q:
@@ -67,6 +71,7 @@ class GroupLaws:
 
     # --- One batch in flight at a time -------------------------------------------------------------------------
 
+    @proves("2.13")
     async def test_a_group_waits_until_its_whole_batch_is_settled(self, subject: Subject) -> None:
         async with _open_with_group(subject, ["a", "b", "c", "d"]) as q:
             batch = await _claim(q, limit=3)
@@ -75,6 +80,7 @@ class GroupLaws:
                 await batch[name].ack()
             assert await _claim_names(q) == ["d"]
 
+    @proves("2.13")
     async def test_concurrent_claimers_get_one_batch_of_each_group(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -97,6 +103,7 @@ class GroupLaws:
             [b] = await finish(second)
             assert b.json() == "b"
 
+    @proves("2.13")
     async def test_a_new_message_does_not_join_a_batch_in_flight(self, subject: Subject) -> None:
         async with _open_with_group(subject, ["a"]) as q:
             taken = await _claim(q)
@@ -113,6 +120,7 @@ class GroupLaws:
 
     # --- Order across retries ----------------------------------------------------------------------------------
 
+    @proves("2.13")
     @pytest.mark.parametrize("defer", [False, True], ids=["nack", "defer"])
     async def test_a_group_waits_for_the_retry_of_its_first_message(self, subject: Subject, defer: bool) -> None:
         async with _open_with_group(subject, ["a", "b"]) as q:
@@ -123,6 +131,7 @@ class GroupLaws:
             subject.clock.advance(1)
             assert await _claim_names(q) == ["a", "b"]
 
+    @proves("2.13")
     async def test_a_nacked_message_of_a_batch_is_claimed_again_before_later_messages(self, subject: Subject) -> None:
         async with _open_with_group(subject, ["a", "b", "c", "d"]) as q:
             batch = await _claim(q, limit=3)
@@ -184,6 +193,7 @@ class GroupLaws:
 
     # --- Freeing a group ---------------------------------------------------------------------------------------
 
+    @proves("2.13")
     @pytest.mark.parametrize("how", ["final", "retries", "expiry", "ttl"])
     async def test_a_failed_message_frees_its_group(self, subject: Subject, how: str) -> None:
         async with _open_with_group(subject, [NewMessage("a", max_retries=0, ttl=60), NewMessage("b")]) as q:
@@ -258,6 +268,7 @@ class GroupLaws:
 
     # --- Redrive -----------------------------------------------------------------------------------------------
 
+    @proves("2.13")
     async def test_a_redriven_message_joins_its_group_by_id(self, subject: Subject) -> None:
         async with _open_with_group(subject, ["a", "b", "c"]) as q:
             await (await _claim(q))["a"].nack("no", final=True)
@@ -270,6 +281,7 @@ class GroupLaws:
 
     # --- Independence of groups --------------------------------------------------------------------------------
 
+    @proves("2.13")
     @pytest.mark.parametrize("held", ["in flight", "delayed"])
     async def test_a_group_s_backlog_does_not_delay_other_messages(self, subject: Subject, held: str) -> None:
         async with subject.open() as hf:

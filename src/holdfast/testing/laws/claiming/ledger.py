@@ -9,6 +9,7 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import InvalidArgument, StaleLease
 from holdfast.testing.laws.waiting_tasks import finish, run_others, start_claim
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 
@@ -22,6 +23,7 @@ async def _filled(hf: AsyncHoldfast, number: int) -> tuple[AsyncQueue, list[Any]
 
 
 class LedgerLaws:
+    @proves("3.12")
     async def test_a_numbered_claim_read_again_returns_the_same_leases(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, ids = await _filled(hf, 5)
@@ -37,6 +39,7 @@ class LedgerLaws:
             assert {each.lease_expires_at for each in again} == {each.lease_expires_at for each in first}
             assert len([event for event in await hf.journal() if event.event == "claimed"]) == 3
 
+    @proves("3.12")
     async def test_a_new_number_claims_new_messages(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, ids = await _filled(hf, 5)
@@ -61,6 +64,7 @@ class LedgerLaws:
             assert await _open_numbers(q, "b") == {1: ids[1:]}
             assert await _open_numbers(other, "a") == {1: [elsewhere]}
 
+    @proves("3.12")
     async def test_each_message_has_its_own_lease_and_version(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, _ = await _filled(hf, 2)
@@ -82,6 +86,7 @@ class LedgerLaws:
             assert [second] == (await q.ledger("spark"))[1:]
             assert await q.ledger("spark", 3) == []
 
+    @proves("3.12")
     async def test_ledger_ack_acks_every_claim_up_to_its_number(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, ids = await _filled(hf, 6)
@@ -93,6 +98,7 @@ class LedgerLaws:
             assert await _open_numbers(q, "spark") == {5: ids[4:]}
             assert (await q.stats()).in_flight == 2
 
+    @proves("3.12")
     async def test_ledger_ack_acks_only_messages_with_a_current_lease(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, ids = await _filled(hf, 4)
@@ -135,6 +141,7 @@ class LedgerLaws:
             assert await q.ledger_ack("spark", 7) == []
             assert await _open_numbers(q, "spark") == {8: [message.id]}
 
+    @proves("3.12")
     async def test_ledger_extend_extends_every_open_claim_of_a_consumer(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, ids = await _filled(hf, 4)

@@ -8,6 +8,7 @@ import pytest
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.message import NewMessage
 from holdfast.testing.laws.waiting_tasks import finish, until_started
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 
@@ -17,6 +18,7 @@ async def _claim_names(q: AsyncQueue, limit: int = 100) -> list[str]:
 
 
 class OrderLaws:
+    @proves("2.12")
     async def test_messages_are_claimed_in_the_order_of_their_enqueue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -47,6 +49,7 @@ class OrderLaws:
                 claimed += [m.id for m in more]
             assert claimed == ids
 
+    @proves("2.12")
     async def test_a_lower_priority_number_comes_first_and_a_hundred_is_the_default(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -58,6 +61,7 @@ class OrderLaws:
             assert [m.json() for m in claimed] == [0, 1, 99, "default", 100, 101, 255]
             assert [m.priority for m in claimed] == [0, 1, 99, 100, 100, 101, 255]
 
+    @proves("2.12")
     async def test_within_a_priority_the_first_to_be_visible_comes_first(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -69,6 +73,7 @@ class OrderLaws:
             subject.clock.advance(500)
             assert await _claim_names(q) == ["first", "second", "between", "third"]
 
+    @proves("2.12")
     async def test_messages_that_become_visible_together_are_claimed_by_id(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -88,6 +93,7 @@ class OrderLaws:
             await q.enqueue("new", priority=49)
             assert await _claim_names(q) == ["new", "old"]
 
+    @proves("2.12")
     async def test_any_mix_is_claimed_by_priority_visible_time_and_id(self, subject: Subject) -> None:
         dice = random.Random(7)
         async with subject.open() as hf:
@@ -103,6 +109,7 @@ class OrderLaws:
 
     # --- Delays ------------------------------------------------------------------------------------------------
 
+    @proves("4.2")
     async def test_a_message_is_claimable_exactly_when_it_is_due(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -125,6 +132,7 @@ class OrderLaws:
 
     # --- Positions of returned messages ------------------------------------------------------------------------
 
+    @proves("2.6")
     async def test_a_released_message_keeps_its_position(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -137,6 +145,7 @@ class OrderLaws:
             await a.release()
             assert await _claim_names(q) == ["a", "b", "c"]
 
+    @proves("2.6")
     async def test_an_expired_message_is_ordered_by_the_time_of_its_expiry(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -175,6 +184,7 @@ class OrderLaws:
 
     # --- Queues and waiters ------------------------------------------------------------------------------------
 
+    @proves("2.12")
     async def test_a_queue_does_not_affect_the_order_of_another(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, other, theirs = hf.queue("q"), hf.queue("other"), hf.queue("q", tenant="acme")
@@ -184,6 +194,7 @@ class OrderLaws:
             assert await _claim_names(other) == [str(other.ref)]
             assert await _claim_names(theirs) == [str(theirs.ref)]
 
+    @proves("7.1")
     async def test_waiters_are_served_first_come_first_served(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")

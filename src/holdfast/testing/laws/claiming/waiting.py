@@ -8,12 +8,14 @@ from holdfast.model.events import Event
 from holdfast.model.message import Receipt
 from holdfast.testing.laws.lifecycle.states import message_events
 from holdfast.testing.laws.waiting_tasks import cancel_claim, finish, run_others, until_started
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 
 class WaitingLaws:
     # --- Served together ---------------------------------------------------------------------------------------
 
+    @proves("2.4")
     async def test_twenty_waiting_claimers_get_each_message_exactly_once(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -23,6 +25,7 @@ class WaitingLaws:
             shares = await finish(asyncio.gather(*waiting))
             assert sorted(m.id for share in shares for m in share) == ids
 
+    @proves("2.5")
     async def test_waiters_served_together_do_not_share_a_lease(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -97,6 +100,7 @@ class WaitingLaws:
                 [m] = await finish(q.claim(wait=None))
                 assert m.attempt == 1
 
+    @proves("7.1")
     @pytest.mark.parametrize("after_turns", range(4))
     async def test_a_message_for_a_cancelled_waiter_goes_to_the_next_waiter(
         self, subject: Subject, after_turns: int

@@ -6,12 +6,14 @@ import pytest
 
 from holdfast.model.errors import Draining
 from holdfast.testing.laws.waiting_tasks import assert_waits, finish, run_others, start_claim, until_waiting
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 
 class WakingLaws:
     # --- Causes of waking ------------------------------------------------------------------------------------
 
+    @proves("3.3")
     async def test_an_enqueue_wakes_a_waiting_claim(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -21,6 +23,7 @@ class WakingLaws:
             assert [each.id for each in await finish(waiting)] == ids
             assert (await q.stats()).waiters == 0
 
+    @proves("3.3")
     async def test_a_claim_waits_for_a_queue_that_does_not_exist_yet(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("later", tenant="acme")
@@ -30,6 +33,7 @@ class WakingLaws:
             [id] = await q.enqueue(b"")
             assert [each.id for each in await finish(waiting)] == [id]
 
+    @proves("3.3")
     async def test_a_delayed_message_wakes_a_waiting_claim_exactly_when_it_is_due(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -47,6 +51,7 @@ class WakingLaws:
             subject.clock.advance(25_000)
             assert [each.payload for each in await finish(waiting)] == [b"last"]
 
+    @proves("3.3")
     async def test_an_expiring_lease_wakes_a_waiting_claim(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -73,6 +78,7 @@ class WakingLaws:
             subject.clock.advance(1)
             assert len(await finish(waiting)) == 1
 
+    @proves("3.3")
     async def test_a_nack_wakes_a_waiting_claim_at_its_retry(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -88,6 +94,7 @@ class WakingLaws:
             subject.clock.advance(1)
             assert [each.attempt for each in await finish(waiting)] == [3]
 
+    @proves("3.3")
     async def test_a_release_wakes_a_waiting_claim(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -97,6 +104,7 @@ class WakingLaws:
             await held.release()
             assert len(await finish(waiting)) == 1
 
+    @proves("3.3")
     async def test_a_redrive_wakes_a_waiting_claim(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -107,6 +115,7 @@ class WakingLaws:
             await q.redrive()
             assert len(await finish(waiting)) == 1
 
+    @proves("3.3")
     async def test_a_claim_that_waits_on_a_paused_queue_is_woken_only_by_the_resume(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -129,6 +138,7 @@ class WakingLaws:
             await q.resume()
             assert len(await finish(waiting)) == 1
 
+    @proves("3.3")
     async def test_a_move_wakes_a_claim_that_waits_on_the_target_queue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, target = hf.queue("q"), hf.queue("target", tenant="acme")
@@ -138,6 +148,7 @@ class WakingLaws:
             await q.move("target", tenant="acme")
             assert len(await finish(waiting)) == 1
 
+    @proves("3.3")
     @pytest.mark.parametrize("verdict", ["ack", "nack final", "remove", "lease ends"])
     async def test_a_freed_group_wakes_a_waiting_claim(self, subject: Subject, verdict: str) -> None:
         async with subject.open() as hf:
@@ -168,6 +179,7 @@ class WakingLaws:
 
     # --- Length of a wait ------------------------------------------------------------------------------------
 
+    @proves("3.3")
     async def test_a_claim_returns_an_empty_list_when_its_wait_ends(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -179,6 +191,7 @@ class WakingLaws:
             assert await finish(waiting) == []
             assert (await q.stats()).waiters == 0
 
+    @proves("3.3")
     async def test_a_wait_of_none_has_no_limit(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -189,6 +202,7 @@ class WakingLaws:
             await q.enqueue(b"")
             assert len(await finish(waiting)) == 1
 
+    @proves("3.3")
     @pytest.mark.parametrize("limit", [1, 100, 10_000])
     async def test_a_claim_without_a_wait_returns_at_once_while_another_claim_waits(
         self, subject: Subject, limit: int

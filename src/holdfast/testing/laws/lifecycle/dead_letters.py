@@ -11,6 +11,7 @@ from holdfast.model.errors import MessageNotFound
 from holdfast.model.events import Event
 from holdfast.model.message import State
 from holdfast.testing.laws.lifecycle.states import message_events
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 _MONTH_MS = 30 * 86_400_000
@@ -54,6 +55,7 @@ _EndLease = Callable[[Subject, AsyncMessage], Awaitable[None]]
 class DeadLetterLaws:
     # --- Contents ----------------------------------------------------------------------------------------------
 
+    @proves("2.11")
     async def test_a_dead_letter_holds_its_reason_error_attempts_and_times(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -72,6 +74,7 @@ class DeadLetterLaws:
             assert (letter.payload, letter.headers, letter.correlation_id) == (b'{"n":1}', {"h": "v"}, "c-1")
             assert letter.lease_expires_at is None
 
+    @proves("2.11")
     async def test_each_way_to_fail_has_its_own_reason(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -88,6 +91,7 @@ class DeadLetterLaws:
             assert None not in reasons
             assert len(set(reasons)) == 4
 
+    @proves("2.11")
     async def test_a_dead_letter_is_kept_until_it_is_removed_or_redriven(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -99,6 +103,7 @@ class DeadLetterLaws:
             assert await q.claim(limit=10) == []
             assert await q.get(id) == before
 
+    @proves("2.11")
     async def test_dead_letters_can_be_removed_and_purged(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -110,6 +115,7 @@ class DeadLetterLaws:
             assert (await q.purge("failed")).changed == 1
             assert [each.id for each in await q.list()] == [ready]
 
+    @proves("2.11")
     async def test_dead_letters_can_be_moved_to_another_queue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, other = hf.queue("q"), hf.queue("other")
@@ -135,6 +141,7 @@ class DeadLetterLaws:
             await subject.sweep(hf)
             assert await _failed_by_ttl(q, second)
 
+    @proves("2.11")
     async def test_a_sweep_fails_messages_past_their_ttl(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -184,6 +191,7 @@ class DeadLetterLaws:
             await subject.sweep(hf)
             assert await _failed_by_ttl(q, id)
 
+    @proves("2.11")
     @_every_end_of_a_lease
     async def test_a_message_dropped_by_its_ttl_is_in_the_journal(self, subject: Subject, end_lease: _EndLease) -> None:
         async with subject.open() as hf:
@@ -198,6 +206,7 @@ class DeadLetterLaws:
             last = {each.id: (each.event, each.reason) for each in await hf.journal()}
             assert last == {in_flight: (Event.REMOVED, "ttl"), ready: (Event.REMOVED, "ttl")}
 
+    @proves("8.9")
     async def test_the_ttl_comes_from_the_message_or_else_the_queue_or_else_the_tenant(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, now = hf.queue("q", tenant="acme"), subject.clock.now_ms()
@@ -214,6 +223,7 @@ class DeadLetterLaws:
 
     # --- Redrive -----------------------------------------------------------------------------------------------
 
+    @proves("1.5", "3.8")
     async def test_a_redriven_message_keeps_its_identity_and_increases_its_version(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")

@@ -11,6 +11,7 @@ from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import StaleLease
 from holdfast.model.message import Receipt, State
 from holdfast.testing.laws.cases import note_case
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 _VERDICTS: dict[str, Callable[[AsyncMessage], Awaitable[Any]]] = {
@@ -96,6 +97,7 @@ async def _refuse(m: AsyncMessage, verdict: str) -> None:
 class LeaseLaws:
     # --- Ownership ---------------------------------------------------------------------------------------------
 
+    @proves("2.5")
     async def test_each_claim_raises_the_version_by_one_and_makes_a_new_receipt(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -109,6 +111,7 @@ class LeaseLaws:
             assert versions == [1, 2, 3, 4, 5]
             assert len(receipts) == 5
 
+    @proves("2.5")
     async def test_each_lease_has_its_own_token_of_128_bits(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -117,6 +120,7 @@ class LeaseLaws:
             assert {len(token) for token in tokens} == {16}
             assert len(tokens) == 200
 
+    @proves("2.5")
     async def test_a_receipt_that_differs_in_any_part_is_refused(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -134,6 +138,7 @@ class LeaseLaws:
 
     # --- Fencing -----------------------------------------------------------------------------------------------
 
+    @proves("2.6")
     async def test_an_expired_lease_is_refused_before_any_sweep(self, subject: Subject) -> None:
         async with subject.open() as hf:
             for verdict, q in _each_verdict(hf):
@@ -149,6 +154,7 @@ class LeaseLaws:
                     assert (info.attempt, info.failures, info.expiries, info.releases) == (1, 0, 1, 0)
                     assert (info.last_error, info.progress) == (None, None)
 
+    @proves("2.6")
     async def test_a_lease_holds_until_the_last_millisecond(self, subject: Subject) -> None:
         async with subject.open() as hf:
             for verdict, q in _each_verdict(hf):
@@ -159,6 +165,7 @@ class LeaseLaws:
                     await subject.sweep(hf)
                     await _VERDICTS[verdict](m)
 
+    @proves("2.6")
     @pytest.mark.parametrize("lost", _LOST, ids=_name)
     async def test_a_verdict_on_a_lost_lease_is_refused_and_changes_nothing(
         self, subject: Subject, lost: _Loss
@@ -174,6 +181,7 @@ class LeaseLaws:
                     await _refuse(m, verdict)
                     assert await _visible_state(hf, q) == before
 
+    @proves("2.6")
     @pytest.mark.parametrize("lost", _GIVEN_BACK, ids=_name)
     async def test_a_superseded_receipt_is_refused_and_the_new_holder_is_not_disturbed(
         self, subject: Subject, lost: _Loss
@@ -210,6 +218,7 @@ class LeaseLaws:
             assert await _visible_state(hf, q) == before
             await m.ack()
 
+    @proves("2.6")
     async def test_only_the_stale_receipt_of_a_batch_fails(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -225,6 +234,7 @@ class LeaseLaws:
 
     # --- Duration ----------------------------------------------------------------------------------------------
 
+    @proves("2.9")
     async def test_a_lease_lasts_five_seconds_unless_the_queue_or_the_claim_sets_another(
         self, subject: Subject
     ) -> None:
@@ -240,6 +250,7 @@ class LeaseLaws:
             assert ends == [5_000, 20_000, 90_000]
             assert (await q.get(by_claim.id)).lease_expires_at == by_claim.lease_expires_at
 
+    @proves("2.9")
     async def test_extend_sets_the_expiry_to_now_plus_the_lease(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -262,6 +273,7 @@ class LeaseLaws:
             [again] = await q.claim()
             assert again.id == m.id
 
+    @proves("2.9")
     async def test_extending_at_every_third_of_the_lease_keeps_it(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -274,6 +286,7 @@ class LeaseLaws:
                 assert await q.claim() == []
             await m.ack()
 
+    @proves("2.9")
     async def test_max_lease_caps_the_total_of_all_extensions(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -291,6 +304,7 @@ class LeaseLaws:
             [again] = await q.claim()  # a new lease has the full maximum again
             assert await again.extend(10) == ends_at + 10_000
 
+    @proves("2.9")
     async def test_max_lease_caps_a_claim_and_is_twelve_hours_by_default(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")

@@ -7,12 +7,16 @@ import pytest
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.message import State
 from holdfast.testing.laws.cases import note_case
+from holdfast.testing.laws.lifecycle.backoff import check_uniform_backoff
 from holdfast.testing.laws.operating.journal import events_of
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 from holdfast.worker import Reject, Worker
 
 # Enough random delays to see their whole range: the chance that all lie in one half of it is 2 ** -63.
 _MANY = 64
+# Messages of the statistical law, with nine retries each: few, because it runs over every store and protocol.
+_SAMPLE = 200
 _HOUR_MS = 3_600_000
 # In real seconds. Only a failing law waits this long.
 _PATIENCE_S = 30
@@ -57,6 +61,7 @@ async def _check_backoff(subject: Subject, q: AsyncQueue, bounds_ms: dict[int, i
 class RetryLaws:
     # --- Counters ----------------------------------------------------------------------------------------------
 
+    @proves("2.7")
     async def test_failures_expiries_and_releases_are_counted_separately(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -78,6 +83,7 @@ class RetryLaws:
             await m.nack(delay=0, defer=True)
             assert await _counts(q, id) == (7, 1, 2, 3)
 
+    @proves("2.7")
     async def test_attempt_counts_every_claim_from_one(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -97,6 +103,7 @@ class RetryLaws:
             [m] = await q.claim()
             assert [*attempts, m.attempt] == [1, 2, 3, 4, 5]
 
+    @proves("2.7")
     async def test_an_expiry_is_counted_once_by_claims_and_sweeps_together(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -109,6 +116,7 @@ class RetryLaws:
 
     # --- Retry budget ------------------------------------------------------------------------------------------
 
+    @proves("2.8")
     async def test_a_message_has_four_attempts_by_default(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -125,6 +133,7 @@ class RetryLaws:
             await q.enqueue("a")
             assert await _attempts(q) == max_retries + 1
 
+    @proves("2.8")
     @pytest.mark.parametrize("max_retries", [0, 1, 7])
     async def test_a_message_can_set_its_own_retry_budget(self, subject: Subject, max_retries: int) -> None:
         async with subject.open() as hf:
@@ -133,6 +142,7 @@ class RetryLaws:
             await q.enqueue("a", max_retries=max_retries)
             assert await _attempts(q) == max_retries + 1
 
+    @proves("2.7")
     @pytest.mark.parametrize("max_retries", [0, 3])
     async def test_expired_leases_use_the_retry_budget(self, subject: Subject, max_retries: int) -> None:
         async with subject.open() as hf:
@@ -154,6 +164,7 @@ class RetryLaws:
             await subject.sweep(hf)
             assert (await q.get(id)).state is State.FAILED
 
+    @proves("2.7")
     async def test_failures_and_expiries_share_one_retry_budget(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -167,6 +178,7 @@ class RetryLaws:
             info = await q.get(id)
             assert (info.state, info.failures, info.expiries) == (State.FAILED, 2, 2)
 
+    @proves("2.7")
     async def test_releases_and_defers_do_not_use_the_retry_budget(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -178,6 +190,7 @@ class RetryLaws:
                 await m.nack("not yet", delay=0, defer=True)
             assert await _attempts(q) == 4
 
+    @proves("3.4")
     async def test_a_final_nack_fails_a_message_with_retries_left(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -191,6 +204,7 @@ class RetryLaws:
 
     # --- Time of a retry ---------------------------------------------------------------------------------------
 
+    @proves("2.8")
     async def test_a_retry_waits_up_to_half_a_second_doubled_each_time_up_to_thirty_seconds(
         self, subject: Subject
     ) -> None:
@@ -198,12 +212,19 @@ class RetryLaws:
             # The cap of 30 s applies from the seventh retry: 500 ms * 2 ** 6 is 32 s.
             await _check_backoff(subject, hf.queue("q"), {retry: min(500 * 2**retry, 30_000) for retry in range(9)})
 
+    @proves("2.8")
+    async def test_the_delays_of_retries_are_uniform(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            await check_uniform_backoff(hf.queue("q"), subject.clock, _SAMPLE)
+
+    @proves("2.8")
     async def test_the_policy_of_the_queue_sets_the_base_and_cap_of_the_backoff(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.set_policy(backoff_base_ms=4_000, backoff_cap_ms=10_000)
             await _check_backoff(subject, q, {0: 4_000, 1: 8_000, 2: 10_000, 70: 10_000})
 
+    @proves("2.8")
     async def test_a_retry_is_due_at_the_time_that_the_nack_returned(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -218,6 +239,7 @@ class RetryLaws:
             subject.clock.advance(1)
             assert [again.id for again in await q.claim()] == [id]
 
+    @proves("2.8")
     @pytest.mark.parametrize("defer", [False, True], ids=["nack", "defer"])
     async def test_a_nack_can_set_its_own_delay(self, subject: Subject, defer: bool) -> None:
         async with subject.open() as hf:

@@ -3,10 +3,12 @@
 import pytest
 
 from holdfast.model.errors import Conflict, InvalidArgument, StaleLease
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 
 class StateDocumentLaws:
+    @proves("3.6")
     async def test_the_first_state_is_none_and_has_no_etag(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -22,6 +24,7 @@ class StateDocumentLaws:
             with pytest.raises(InvalidArgument):
                 _ = message.state
 
+    @proves("3.6")
     async def test_each_save_returns_a_new_etag(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -34,6 +37,7 @@ class StateDocumentLaws:
             assert len(set(etags)) == 4
             assert (message.state, message.etag) == ({"step": 2}, etags[-1])
 
+    @proves("3.6")
     async def test_a_save_with_a_stale_etag_is_a_conflict_and_changes_nothing(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -51,6 +55,7 @@ class StateDocumentLaws:
             [again] = await q.claim(state=True)
             assert (again.state, again.etag) == ({"kept": 2}, second)
 
+    @proves("3.6", "10.2")
     async def test_the_state_survives_a_retry_an_expiry_and_a_release(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -68,6 +73,7 @@ class StateDocumentLaws:
             [message] = await q.claim(state=True)
             assert (message.state, message.etag) == ([1, 2], etag)
 
+    @proves("3.6")
     async def test_a_dead_letter_and_a_redriven_message_keep_their_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, other = hf.queue("q"), hf.queue("other", tenant="acme")
@@ -88,6 +94,7 @@ class StateDocumentLaws:
             assert (message.state, message.etag) == ({"done": 3}, etag)
             assert (await other.get(id)).progress == progress
 
+    @proves("2.6", "3.6")
     async def test_only_the_current_lease_can_save_the_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -122,6 +129,7 @@ class StateDocumentLaws:
                 await message.nack(delay=0)
             assert [each.state for each in await q.claim(limit=3, state=True)] == [0, None, 2]
 
+    @proves("3.6")
     async def test_progress_is_shown_by_a_look_up_and_does_not_change_the_document(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")

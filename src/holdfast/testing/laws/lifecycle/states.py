@@ -10,6 +10,7 @@ from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import MessageNotFound
 from holdfast.model.events import Event
 from holdfast.model.message import State
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 _DAY_MS = 86_400_000
@@ -66,6 +67,7 @@ _IN_STATE: dict[State, Callable[[AsyncQueue], Awaitable[str]]] = {
 class StateLaws:
     # --- States and transitions --------------------------------------------------------------------------------
 
+    @proves("2.1")
     async def test_a_message_is_always_in_exactly_one_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -89,6 +91,7 @@ class StateLaws:
             await m.ack()
             assert await _state_of(q, id) is State.SUCCEEDED
 
+    @proves("2.2")
     async def test_a_verdict_returns_the_resulting_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -101,6 +104,7 @@ class StateLaws:
             result = await failed.nack("never", final=True)
             assert (result.state, result.retry_at) == (State.FAILED, None)
 
+    @proves("2.2")
     async def test_a_message_is_claimable_as_soon_as_its_lease_expires(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -112,6 +116,7 @@ class StateLaws:
             [again] = await q.claim()
             assert again.id == id
 
+    @proves("4.5")
     async def test_a_sweep_returns_a_message_whose_lease_has_expired(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -133,6 +138,7 @@ class StateLaws:
             assert await q.claim() == []
             assert (await message_events(hf, id))[-1] is Event.REMOVED
 
+    @proves("2.2")
     @pytest.mark.parametrize("state", [State.READY, State.IN_FLIGHT, State.SUCCEEDED])
     async def test_redrive_does_not_change_messages_that_have_not_failed(self, subject: Subject, state: State) -> None:
         async with subject.open() as hf:
@@ -141,6 +147,7 @@ class StateLaws:
             assert (await q.redrive()).redriven == 0
             assert await _state_of(q, id) is state
 
+    @proves("2.2")
     @pytest.mark.parametrize("state", [State.IN_FLIGHT, State.FAILED, State.SUCCEEDED])
     async def test_purge_and_cancel_do_not_change_messages_that_are_not_ready(
         self, subject: Subject, state: State
@@ -152,6 +159,7 @@ class StateLaws:
             assert (await q.cancel()).changed == 0
             assert await _state_of(q, id) is state
 
+    @proves("2.2")
     @pytest.mark.parametrize("state", [State.IN_FLIGHT, State.FAILED, State.SUCCEEDED])
     async def test_only_ready_messages_are_claimed(self, subject: Subject, state: State) -> None:
         async with subject.open() as hf:
@@ -161,6 +169,7 @@ class StateLaws:
             assert await q.claim(limit=10) == []
             assert await _state_of(q, id) is state
 
+    @proves("2.3")
     async def test_the_queue_assigns_ids_and_a_known_key_returns_the_first_message(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -173,6 +182,7 @@ class StateLaws:
 
     # --- Exclusive claims --------------------------------------------------------------------------------------
 
+    @proves("2.4")
     async def test_twenty_concurrent_claimers_get_each_message_exactly_once(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -188,6 +198,7 @@ class StateLaws:
             shares = await asyncio.gather(*(drain() for _ in range(20)))
             assert sorted(id for share in shares for id in share) == ids
 
+    @proves("2.4")
     @pytest.mark.parametrize("why", ["empty", "delayed", "in flight", "paused", "no such queue"])
     async def test_a_claim_that_finds_nothing_writes_nothing(self, subject: Subject, why: str) -> None:
         async with subject.open() as hf:
@@ -206,6 +217,7 @@ class StateLaws:
 
     # --- After success -----------------------------------------------------------------------------------------
 
+    @proves("2.10")
     async def test_an_acked_message_is_never_delivered_again_and_the_journal_has_it(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -220,6 +232,7 @@ class StateLaws:
                 await q.get(other)
             assert await message_events(hf, other) == [Event.ENQUEUED, Event.CLAIMED, Event.SUCCEEDED]
 
+    @proves("2.10")
     async def test_an_acked_message_is_kept_for_keep_succeeded_ms(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -237,6 +250,7 @@ class StateLaws:
 
     # --- Time --------------------------------------------------------------------------------------------------
 
+    @proves("2.14")
     async def test_every_instant_is_read_from_the_given_clock(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")

@@ -10,6 +10,7 @@ from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import StaleLease, StoreUnavailable
 from holdfast.model.message import State
 from holdfast.testing.laws.cases import note_case
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 _VERDICTS: dict[str, Callable[[AsyncQueue, AsyncMessage], Awaitable[Any]]] = {
@@ -58,6 +59,7 @@ class UnwritableLaws:
             with pytest.raises(StaleLease):
                 await m.ack()
 
+    @proves("3.4")
     async def test_each_verdict_of_a_list_gets_its_own_error(self, subject: Subject) -> None:
         unwritable: set[int] = set()
         async with subject.open(unwritable=unwritable) as hf:

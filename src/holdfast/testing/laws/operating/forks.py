@@ -9,10 +9,12 @@ from holdfast.client.message import AsyncMessage
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import StoreUnavailable
 from holdfast.testing.children import in_child
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 
 class ForkLaws:
+    @proves("4.9")
     async def test_a_forked_child_is_refused_and_its_parent_continues(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")

@@ -11,6 +11,7 @@ from holdfast.model.answers import Info, Stats
 from holdfast.model.errors import MessageNotFound
 from holdfast.model.message import NewMessage
 from holdfast.testing.laws.waiting_tasks import start_claim
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 
@@ -57,6 +58,7 @@ def _counts(stats: Stats) -> dict[str, int]:
 class InspectionLaws:
     # --- Get and peek ----------------------------------------------------------------------------------------
 
+    @proves("3.7")
     async def test_get_shows_a_message_at_every_stage_of_its_life(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, start = hf.queue("q"), subject.clock.now_ms()
@@ -111,6 +113,7 @@ class InspectionLaws:
             with pytest.raises(MessageNotFound):
                 await q.get(id)
 
+    @proves("3.7")
     async def test_peek_returns_the_next_messages_without_claiming_them(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -127,6 +130,7 @@ class InspectionLaws:
 
     # --- List ------------------------------------------------------------------------------------------------
 
+    @proves("3.7")
     async def test_list_returns_the_messages_of_a_state(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -145,6 +149,7 @@ class InspectionLaws:
             }.items():
                 assert [each.id for each in await q.list(state=state)] == expected
 
+    @proves("3.7")
     @pytest.mark.parametrize("limit", [1, 7, 10, 25, 26, 10_000])
     async def test_a_listing_in_pages_has_each_message_once_by_id(self, subject: Subject, limit: int) -> None:
         async with subject.open() as hf:
@@ -167,6 +172,7 @@ class InspectionLaws:
             assert [each.id for each in found] == ids[8:] + later
             assert found.cursor is None
 
+    @proves("3.7")
     async def test_a_filter_selects_messages_that_match_every_given_field(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -199,6 +205,7 @@ class InspectionLaws:
 
     # --- Counts ----------------------------------------------------------------------------------------------
 
+    @proves("3.7")
     async def test_stats_count_each_state_and_the_bytes_of_payloads_and_headers(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -218,6 +225,7 @@ class InspectionLaws:
             await held.ack()
             assert (await q.stats()).bytes == 2 * 9 + 1 + 7
 
+    @proves("3.7")
     async def test_a_delayed_message_is_counted_ready_once_it_is_due(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -227,6 +235,7 @@ class InspectionLaws:
             subject.clock.advance(1)
             assert ((await q.stats()).ready, (await q.stats()).delayed) == (1, 0)
 
+    @proves("3.7")
     async def test_an_expired_lease_counts_in_flight_until_swept_and_never_twice(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -240,6 +249,7 @@ class InspectionLaws:
             stats = await q.stats()
             assert (stats.in_flight, stats.ready) == (0, 1)
 
+    @proves("3.7")
     async def test_the_oldest_ready_age_counts_from_when_it_was_visible(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -257,6 +267,7 @@ class InspectionLaws:
             await q.claim()
             assert (await q.stats()).oldest_ready_age_ms == 0
 
+    @proves("3.7")
     async def test_a_tenant_s_stats_are_the_sum_of_its_queues(self, subject: Subject) -> None:
         async with subject.open() as hf:
             queues = [hf.queue(name, tenant="acme") for name in ("a", "b", "c")]
@@ -279,6 +290,7 @@ class InspectionLaws:
                 {**asdict(stats), "queue": name} for name, stats in zip("abc", each, strict=True)
             ]
 
+    @proves("3.7")
     @pytest.mark.parametrize("seed", range(3))
     async def test_counts_equal_a_recount_after_random_calls(self, subject: Subject, seed: int) -> None:
         dice = random.Random(seed)

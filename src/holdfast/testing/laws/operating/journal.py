@@ -5,6 +5,7 @@ import pytest
 from holdfast.client.client import AsyncHoldfast
 from holdfast.model.errors import HoldfastError, OverQuota
 from holdfast.model.events import JournalEvent
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 DAY_MS = 86_400_000
@@ -22,6 +23,7 @@ async def events_of(hf: AsyncHoldfast, after: str | None = None, tenant: str | N
 
 
 class JournalLaws:
+    @proves("9.1")
     async def test_every_transition_appends_one_event_with_its_facts(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, start = hf.queue("q", tenant="acme"), subject.clock.now_ms()
@@ -76,6 +78,7 @@ class JournalLaws:
             assert [event.attempt for event in events] == [0, 1, 1, 2, 2]
             assert events[-1].reason is not None
 
+    @proves("2.11")
     async def test_the_end_of_a_ttl_writes_an_event_for_kept_and_dropped_messages(self, subject: Subject) -> None:
         async with subject.open() as hf:
             kept, dropped = hf.queue("kept"), hf.queue("dropped")
@@ -88,6 +91,7 @@ class JournalLaws:
             assert {name: event.event for name, event in ends.items()} == {"kept": "failed", "dropped": "removed"}
             assert {event.reason for event in ends.values()} == {"ttl"}
 
+    @proves("9.1")
     async def test_operators_verbs_write_an_event_for_each_message(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -103,6 +107,7 @@ class JournalLaws:
             assert {event.id for event in events if event.event == "moved"} == {ids[2]}
             assert [event.id for event in await events_of(hf, after=position)] == ids[3:]
 
+    @proves("9.1")
     async def test_a_call_that_changes_nothing_writes_no_event(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -126,6 +131,7 @@ class JournalLaws:
             assert await events_of(hf) == before
             assert [event.event for event in before] == ["enqueued", "claimed", "succeeded"]
 
+    @proves("9.1")
     async def test_reading_from_a_position_returns_exactly_the_later_events(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -175,6 +181,7 @@ class JournalLaws:
             assert [event for page in pages for event in page] == mine
             assert await events_of(hf, tenant="nobody") == []
 
+    @proves("9.1")
     async def test_a_tenant_s_own_retention_limits_what_it_reads(self, subject: Subject) -> None:
         async with subject.open() as hf:
             await hf.tenant("acme").set(journal_retention_ms=60_000)
@@ -186,6 +193,7 @@ class JournalLaws:
             assert len(await events_of(hf, tenant="other")) == 1
             assert len(await events_of(hf)) == 3
 
+    @proves("9.1")
     async def test_events_are_kept_for_seven_days_and_then_swept(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")

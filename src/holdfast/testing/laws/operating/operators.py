@@ -10,6 +10,7 @@ from holdfast.model.errors import Draining, MessageNotFound, PayloadTooLarge, Qu
 from holdfast.model.ids import MessageId
 from holdfast.testing.laws.operating.inspection import list_all
 from holdfast.testing.laws.waiting_tasks import finish, run_others
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 # Bulk verbs work in atomic steps of 1,000 messages: none, one, one full step, two steps and one message.
@@ -28,6 +29,7 @@ async def add_failed(q: AsyncQueue, number: int, **options: Any) -> list[Message
 class OperatorLaws:
     # --- Pause -----------------------------------------------------------------------------------------------
 
+    @proves("3.8")
     async def test_pause_stops_claims_and_nothing_else(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -56,6 +58,7 @@ class OperatorLaws:
 
     # --- Purge and cancel ------------------------------------------------------------------------------------
 
+    @proves("3.8")
     @pytest.mark.parametrize("size", SIZES)
     async def test_purge_deletes_ready_and_delayed_messages_but_none_in_flight(
         self, subject: Subject, size: int
@@ -73,6 +76,7 @@ class OperatorLaws:
             assert (stats.ready, stats.delayed, stats.in_flight, stats.failed) == (0, 0, 2, 2)
             assert all(each.ok for each in await q.ack(held))
 
+    @proves("3.8")
     @pytest.mark.parametrize("size", SIZES)
     async def test_purge_deletes_failed_messages_on_request(self, subject: Subject, size: int) -> None:
         async with subject.open() as hf:
@@ -84,6 +88,7 @@ class OperatorLaws:
             stats = await q.stats()
             assert (stats.ready, stats.in_flight, stats.failed) == (1, 1, 0)
 
+    @proves("3.8")
     @pytest.mark.parametrize("size", SIZES)
     async def test_cancel_deletes_ready_messages_that_match(self, subject: Subject, size: int) -> None:
         async with subject.open() as hf:
@@ -99,6 +104,7 @@ class OperatorLaws:
 
     # --- Reprioritise and move -------------------------------------------------------------------------------
 
+    @proves("3.8")
     @pytest.mark.parametrize("size", SIZES)
     async def test_reprioritise_changes_the_order_of_matching_messages(self, subject: Subject, size: int) -> None:
         async with subject.open() as hf:
@@ -110,6 +116,7 @@ class OperatorLaws:
             assert [each.id for each in claimed] == ids + others
             assert {each.priority for each in claimed[:size]} <= {1}
 
+    @proves("3.8")
     @pytest.mark.parametrize("size", SIZES)
     async def test_move_keeps_every_field_of_the_moved_messages(self, subject: Subject, size: int) -> None:
         async with subject.open() as hf:
@@ -153,6 +160,7 @@ class OperatorLaws:
             assert {(each.attempt, each.version) for each in claimed} <= {(2, 2)}
             assert (await q.stats()).failed == 0
 
+    @proves("3.8")
     async def test_redrive_gives_a_full_retry_budget_and_ttl(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -188,6 +196,7 @@ class OperatorLaws:
             assert (await q.stats()).failed == 0
             assert (await q.stats()).ready == (verb == "redrive")
 
+    @proves("3.8")
     async def test_redrive_takes_matching_messages_and_a_dry_run_changes_nothing(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -200,6 +209,7 @@ class OperatorLaws:
             assert (await q.redrive({"headers": {"kind": "a"}})).redriven == 3
             assert {each.headers["kind"] for each in await q.claim(limit=10)} == {"a"}
 
+    @proves("3.8")
     async def test_redrive_can_edit_one_message_and_takes_only_that_one(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -220,6 +230,7 @@ class OperatorLaws:
             assert (await q.get(id, payload=True)).payload == b"bad"
             assert (await q.stats()).failed == 1
 
+    @proves("3.8")
     async def test_redrive_keeps_to_its_rate(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -236,6 +247,7 @@ class OperatorLaws:
             changed = await finish(redriving)
             assert (changed.matched, changed.redriven) == (10, 10)
 
+    @proves("3.8")
     async def test_a_second_redrive_completes_a_cancelled_one(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -255,6 +267,7 @@ class OperatorLaws:
 
     # --- Policy ----------------------------------------------------------------------------------------------
 
+    @proves("3.8")
     async def test_set_policy_changes_only_the_given_fields_and_returns_the_whole_policy(
         self, subject: Subject
     ) -> None:
@@ -280,6 +293,7 @@ class OperatorLaws:
 
     # --- Deletion --------------------------------------------------------------------------------------------
 
+    @proves("8.11")
     async def test_a_draining_queue_refuses_enqueues_and_claims_and_accepts_verdicts(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -308,6 +322,7 @@ class OperatorLaws:
                 await q.stats()
             assert [each.queue for each in await hf.queues()] == ["other"]
 
+    @proves("8.11")
     async def test_leases_are_revoked_after_force_after(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -324,6 +339,7 @@ class OperatorLaws:
             with pytest.raises(StaleLease):
                 await message.ack()
 
+    @proves("8.11")
     async def test_force_after_is_thirty_seconds_by_default(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
@@ -337,6 +353,7 @@ class OperatorLaws:
             await subject.sweep(hf)
             assert await hf.queues() == []
 
+    @proves("8.11")
     async def test_a_deleted_queue_leaves_only_its_journal_events(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q", tenant="acme")
@@ -352,6 +369,7 @@ class OperatorLaws:
             assert len(removed) == len(set(removed)) == 2_503
             assert set(ids) < set(removed)
 
+    @proves("8.11")
     async def test_a_deleted_queue_s_name_can_be_reused_for_a_new_queue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")

@@ -11,6 +11,7 @@ from holdfast.model.errors import Draining, InvalidArgument, InvalidName, Messag
 from holdfast.model.schedules import MAX_SCHEDULES, ScheduleInfo
 from holdfast.testing.laws.cases import note_case
 from holdfast.testing.laws.waiting_tasks import finish, start_claim
+from holdfast.testing.specification import proves
 from holdfast.testing.subject import Subject
 
 MINUTE_MS = 60_000
@@ -63,6 +64,7 @@ async def _only_schedule(q: AsyncQueue) -> ScheduleInfo:
 class ScheduleLaws:
     # --- Ticks -----------------------------------------------------------------------------------------------
 
+    @proves("3.9")
     async def test_each_tick_of_an_interval_enqueues_one_message(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, start = hf.queue("q"), subject.clock.now_ms()
@@ -81,6 +83,7 @@ class ScheduleLaws:
             assert (first.json(), first.priority) == ({"n": 1}, 7)
             assert first.headers == {"a": "b", "schedule": "often", "scheduled-at": str(start + 5_000)}
 
+    @proves("3.9")
     async def test_a_cron_line_ticks_by_its_own_time_zone(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, start = hf.queue("q"), subject.clock.now_ms()
@@ -123,6 +126,7 @@ class ScheduleLaws:
             assert await _enqueued_ticks(q) == [first + (now - first) // MINUTE_MS * MINUTE_MS]
             assert (await _only_schedule(q)).next_at == now // MINUTE_MS * MINUTE_MS + MINUTE_MS
 
+    @proves("3.9")
     async def test_concurrent_passes_fire_each_tick_once(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, start = hf.queue("q"), subject.clock.now_ms()
