@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -24,6 +24,7 @@ CANCEL_S = 5.0
 CANCEL_WAIT_S = 1.0
 
 Cancel = Callable[[], Coroutine[Any, Any, None]]
+IsReplaced = Callable[[], Awaitable[bool]]
 
 
 class AnyRequest(Protocol):
@@ -56,6 +57,8 @@ class Calls(ABC, Generic[Req, Res]):
         self._retry_state = RetryState(url, settings.timeout_ms, settings.retries, SystemDice().roll)
         self._make_tasks = make_tasks
         self._inherited: list[object] = []
+        # Asked after each try without a response. True ends the call, because another transport replaces this one.
+        self.is_replaced: IsReplaced = _is_never_replaced
         self.begin()
         listen_for_forks(self)
 
@@ -129,6 +132,8 @@ class Calls(ABC, Generic[Req, Res]):
             failure: Failure | None
             if isinstance(outcome, Lost):
                 failure = tries_of_call().record_loss(outcome)
+                if failure.pause_ms is not None and not request.is_last and await self.is_replaced():
+                    raise failure.error
             else:
                 failure = self.failure_in(request, outcome, tries_of_call)
                 retry_state.has_responded = True
@@ -162,6 +167,8 @@ class Calls(ABC, Generic[Req, Res]):
                 return await self.send(request)
             except StoreUnavailable as error:
                 if not retry_state.has_responded or not retry_state.retries or retry_state.is_closed:
+                    raise
+                if await self.is_replaced():
                     raise
                 _log.warning("server_unreachable, trying again: %s", error.message)
             await self.pause(rounds, _ROUND_MS)
@@ -209,3 +216,7 @@ class Calls(ABC, Generic[Req, Res]):
             self.spawn(cancel())
         await self.tasks.join()
         await self.disconnect()
+
+
+async def _is_never_replaced() -> bool:
+    return False
