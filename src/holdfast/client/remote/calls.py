@@ -99,11 +99,17 @@ class Calls(ABC, Generic[Req, Res]):
 
     async def send(self, request: Req) -> Res:
         """Send a request, with retries where they are safe. Return the response, or raise its error."""
-        outcome = await self._try(request)
-        if not isinstance(outcome, Lost) and self.error_in(outcome) is None:
-            # Nearly every call succeeds at its first try, and needs no record of its tries.
-            self._retry_state.has_responded = True
-            return outcome
+        if not request.is_last:
+            self._retry_state.check_open()
+        outcome: Res | Lost
+        try:
+            outcome = await self.try_once(request)
+            if self.error_in(outcome) is None:
+                # Nearly every call succeeds at its first try, and needs no record of its tries.
+                self._retry_state.has_responded = True
+                return outcome
+        except Lost as lost:
+            outcome = lost
         return self.check(await self._retry(request, outcome))
 
     async def send_unchecked(self, request: Req) -> Reply[Res]:
