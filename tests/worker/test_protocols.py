@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.client.choosing.transport import ChosenTransport
 from holdfast.client.framed.transport import FramedTransport
 from holdfast.client.http.transport import HttpTransport
 from tests.client.answering import answering
+from tests.client.choosing.gate import gate_before
 from tests.server.served import Served, urls_in
 
 PATIENCE_S = 30
@@ -32,6 +34,12 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.getMessage().startswith("protocol_chosen ")]
 
 
+def current(client: holdfast.AsyncHoldfast) -> object:
+    """Return the transport that a worker's client uses now."""
+    transport = client._transport
+    return transport.current if isinstance(transport, ChosenTransport) else transport
+
+
 async def transport_of(url: str, **settings: Any) -> tuple[object, list[int]]:
     """Return the transport of a worker, and what it has done of one message."""
     done: list[int] = []
@@ -44,7 +52,7 @@ async def transport_of(url: str, **settings: Any) -> tuple[object, list[int]]:
         is_done.set()
 
     async with asyncio.timeout(PATIENCE_S), worker:
-        transport = worker.client._transport
+        transport = current(worker.client)
         await worker.client.queue("protocols").enqueue(7)
         await is_done.wait()
     return transport, done
@@ -121,6 +129,32 @@ async def test_it_falls_back_to_http_where_a_proxy_lets_nothing_else_through(
     assert "does not upgrade to the framed protocol (HTTP/1.1 426 Upgrade Required)" in line
 
 
+async def test_a_running_worker_falls_back_to_http_when_frames_no_longer_get_through() -> None:
+    done: asyncio.Queue[int] = asyncio.Queue()
+    with Served("--store", "memory://") as served:
+        await handle_over_both(served, done)
+
+
+async def handle_over_both(served: Served, done: "asyncio.Queue[int]") -> None:
+    async with gate_before(served.port) as gate:
+        worker = holdfast.Worker(gate.url)
+
+        @worker.handler("moved", concurrency=2)
+        async def handle(number: int) -> None:
+            await done.put(number)
+
+        async with asyncio.timeout(PATIENCE_S), worker, holdfast.open_async(served.url) as direct:
+            q = direct.queue("moved")
+            await q.enqueue(1)
+            assert await done.get() == 1
+            assert type(current(worker.client)) is FramedTransport
+            gate.lets_frames = False
+            gate.cut()
+            await q.enqueue(2)
+            assert await done.get() == 2
+            assert type(current(worker.client)) is HttpTransport
+
+
 async def test_frames_that_were_asked_for_are_not_replaced_by_http(narrow: str) -> None:
     client = holdfast.Worker(narrow, protocol="framed")._open(narrow)
     with pytest.raises(holdfast.StoreUnavailable, match="cannot be used over the framed protocol"):
@@ -131,7 +165,7 @@ async def test_a_server_that_offers_none_is_used_over_http(caplog: pytest.LogCap
     async with answering(b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"status":"ok"}') as url:
         client = holdfast.Worker(url)._open(url)
         async with client:
-            assert type(client._transport) is HttpTransport
+            assert type(current(client)) is HttpTransport
     assert lines(caplog) == [
         f"protocol_chosen protocol=http url={url} reason=the server does not offer the framed protocol"
     ]

@@ -166,10 +166,19 @@ def make_drafts(payload: Any, options: Mapping[str, Any]) -> list[Draft]:
             "key=...)",
             field="key",
         )
-    if not options:
-        # A fast path, because most messages are bytes without options.
-        return [Draft(payload=each) if type(each) is bytes else _draft_of(each, options) for each in payloads]
-    return [_draft_of(each, options) for each in payloads]
+    if options:
+        return [_draft_of(each, options) for each in payloads]
+    # A fast path, because most messages are single and have no options.
+    if len(payloads) == 1:
+        return [_plain_draft_of(payloads[0])]
+    return [Draft(payload=each) if type(each) is bytes else _plain_draft_of(each) for each in payloads]
+
+
+def _plain_draft_of(payload: Any) -> Draft:
+    if isinstance(payload, NewMessage):
+        return _draft(payload.payload, payload.options)
+    body, content_type = encode(payload)
+    return Draft(payload=body, content_type=content_type)
 
 
 def _draft_of(payload: Any, options: Mapping[str, Any]) -> Draft:

@@ -61,6 +61,9 @@ class AsyncQueue(QueueOperations):
             q.enqueue([{"order": 8}, holdfast.NewMessage({"order": 9}, priority=1)])
         """
         enqueued = await self._messages.enqueue(self.ref, with_trace(make_drafts(payload, options)))
+        if len(enqueued) == 1:
+            [one] = enqueued
+            return [MessageId(one.snowflake, one.given_correlation_id, one.duplicate)]
         return message_ids(
             [each.snowflake for each in enqueued],
             [each.given_correlation_id for each in enqueued],

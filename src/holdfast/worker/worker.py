@@ -12,8 +12,9 @@ from typing import Any, Literal, Self, TypeVar
 from msgspec import UNSET, UnsetType
 
 from holdfast.client.blocking import BlockingDriver, Holdfast
+from holdfast.client.choosing.endpoints import Protocol, parse_protocol
+from holdfast.client.choosing.transport import open_chosen_on_loop
 from holdfast.client.client import AsyncHoldfast
-from holdfast.client.framed.choosing import Protocol, open_chosen_on_loop, parse_protocol
 from holdfast.clock import Clock, SystemClock
 from holdfast.dice import Dice, SystemDice
 from holdfast.forking import listen_for_forks

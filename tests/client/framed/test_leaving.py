@@ -12,8 +12,8 @@ import holdfast
 from holdfast.model.errors import StoreUnavailable
 from holdfast.wire.framed.frames import FrameKind
 from tests.client.framed.scripted import DELIVERY, ID, RECEIPT, WINDOW, Peer, scripted, until
-from tests.client.http.test_blocking import wait_for
-from tests.client.http.test_tls import LOOPBACK
+from tests.client.remote.test_blocking import wait_for
+from tests.client.remote.test_tls import LOOPBACK
 from tests.server.certificates import Authority
 from tests.server.served import Served
 

@@ -9,6 +9,7 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.client.framed.calls import FramedCalls
 from holdfast.client.framed.codec import FramedCodec
 from holdfast.client.framed.messages import FramedMessages
+from holdfast.client.remote.calls import IsReplaced
 from holdfast.client.remote.operations import RemoteOperations
 from holdfast.client.remote.settings import RemoteSettings, parse_settings
 from holdfast.client.transport import Transport
@@ -43,6 +44,10 @@ class FramedTransport:
             await transport.close()
             raise
         return transport
+
+    def watch(self, is_replaced: IsReplaced) -> None:
+        """Ask `is_replaced` after each try without a response; true ends the call instead of repeating it."""
+        self._calls.is_replaced = is_replaced
 
     async def close(self) -> None:
         await self._calls.close()

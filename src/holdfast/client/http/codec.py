@@ -88,7 +88,7 @@ class HttpCodec:
 
     def enqueued(self, response: HttpReply) -> list[Enqueued]:
         try:
-            return [enqueued_of(each) for each in _enqueued.decode(response.body).messages]
+            return list(map(enqueued_of, _enqueued.decode(response.body).messages))
         except msgspec.DecodeError:
             raise unexpected_response(self._url) from None
 

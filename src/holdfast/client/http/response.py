@@ -2,12 +2,12 @@
 
 import re
 from collections import deque
-from typing import NamedTuple
 
 import httptools
+import msgspec
 
 
-class HttpReply(NamedTuple):
+class HttpReply(msgspec.Struct, frozen=True, gc=False):
     """A complete response."""
 
     status: int
@@ -42,18 +42,18 @@ def parse_json_response(data: bytes) -> HttpReply | None:
 class ResponseParser:
     """The parser of one response. `reply` is set once the response is complete."""
 
-    # Most responses have the usual head and need none of these.
+    # Most responses have the usual head and need none of these. `headers` and `parts` are made with `_parser`.
     _parser: httptools.HttpResponseParser | None = None
     status = 0
     is_head_read = False
     reply: HttpReply | None = None
     keeps_alive = False
+    headers: dict[bytes, bytes]
+    parts: deque[bytes]
 
     def __init__(self, *, is_stream: bool) -> None:
         # A stream that begins with success is read in parts, as they arrive.
         self.is_streaming = is_stream
-        self.headers: dict[bytes, bytes] = {}
-        self.parts: deque[bytes] = deque()
 
     def is_whole(self) -> bool:
         """Return whether the response is complete."""
@@ -69,6 +69,7 @@ class ResponseParser:
                 self.reply, self.is_head_read, self.keeps_alive = response, True, True
                 return True
             parser = self._parser = httptools.HttpResponseParser(self)
+            self.headers, self.parts = {}, deque()
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):

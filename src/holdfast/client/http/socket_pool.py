@@ -16,6 +16,9 @@ from holdfast.clock import steady_s
 # The sizes of the reads of one call to `map(sock.recv, …)`. The system maps a larger buffer again for each read, which
 # costs more than the read.
 ONE_READ = (64 << 10,)
+# A connection that returned a response this recently is taken without asking the system whether it has ended since. A
+# server that closes connections says so in their last responses.
+_QUIET_S = 0.001
 
 
 class Pooled(Protocol):
@@ -64,7 +67,7 @@ class SocketPool(Generic[C]):
                 while self._short >= self._size and not self._is_closed:
                     self._wait_for_room()
                 self._short += 1
-            if self._idle and not is_fresh and (connection := self._take_idle()) is not None:
+            if self._idle and not is_fresh and (connection := self._take_idle(steady_s())) is not None:
                 return connection
         try:
             connection = self._connect(timeout_s)
@@ -80,7 +83,9 @@ class SocketPool(Generic[C]):
     def put_back(self, connection: C, *, is_long: bool) -> None:
         with self._lock:
             if not is_long:
-                self._make_room()
+                self._short -= 1
+                if self._waiting:
+                    self._room.notify()
             if connection.is_free and not self._is_closed and len(self._idle) < self._size:
                 connection.is_reused = True
                 connection.idle_since = steady_s()
@@ -114,22 +119,19 @@ class SocketPool(Generic[C]):
             if connection is not None:
                 self._all.discard(connection)
             if not is_long:
-                self._make_room()
+                self._short -= 1
+                if self._waiting:
+                    self._room.notify()
 
-    def _make_room(self) -> None:
-        self._short -= 1
-        if self._waiting:
-            self._room.notify()
-
-    def _take_idle(self) -> C | None:
+    def _take_idle(self, now_s: float) -> C | None:
         """Return the idle connection that was used last. The caller holds the lock."""
-        idle, oldest = self._idle, steady_s() - IDLE_S
+        idle = self._idle
         # Under less load, the other connections age and are closed here.
-        while idle and idle[0].idle_since < oldest:
+        while idle and idle[0].idle_since < now_s - IDLE_S:
             self._drop(idle.pop(0))
         while idle:
             connection = idle.pop()
-            if connection.is_free and not connection.is_readable():
+            if now_s - connection.idle_since < _QUIET_S or not connection.is_readable():
                 return connection
             self._drop(connection)
         return None

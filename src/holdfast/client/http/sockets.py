@@ -116,7 +116,7 @@ class HttpSocketConnection:
     def _read_response(self, timeout_s: float | None) -> HttpReply:
         """Return the response, or the head of a stream. The caller holds the lock."""
         parser = self._parser
-        if not self.is_over:
+        if self._error is None and parser.reply is None:
             if timeout_s != self._limit_s:
                 self._set_limit(timeout_s)
             begun_s = steady_s()

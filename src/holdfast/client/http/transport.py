@@ -8,6 +8,7 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.client.http.calls import HttpCalls
 from holdfast.client.http.codec import HttpCodec
 from holdfast.client.http.messages import HttpMessages
+from holdfast.client.remote.calls import IsReplaced
 from holdfast.client.remote.operations import RemoteOperations
 from holdfast.client.remote.settings import RemoteSettings, parse_settings
 from holdfast.client.transport import Transport
@@ -23,6 +24,10 @@ class HttpTransport:
         operations = RemoteOperations(calls, codec)
         self.call = operations.call
         self.messages = HttpMessages(calls, codec, operations)
+
+    def watch(self, is_replaced: IsReplaced) -> None:
+        """Ask `is_replaced` after each try without a response; true ends the call instead of repeating it."""
+        self._calls.is_replaced = is_replaced
 
     async def close(self) -> None:
         await self._calls.close()

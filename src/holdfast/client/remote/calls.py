@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -24,6 +24,7 @@ CANCEL_S = 5.0
 CANCEL_WAIT_S = 1.0
 
 Cancel = Callable[[], Coroutine[Any, Any, None]]
+IsReplaced = Callable[[], Awaitable[bool]]
 
 
 class AnyRequest(Protocol):
@@ -56,6 +57,8 @@ class Calls(ABC, Generic[Req, Res]):
         self._retry_state = RetryState(url, settings.timeout_ms, settings.retries, SystemDice().roll)
         self._make_tasks = make_tasks
         self._inherited: list[object] = []
+        # Asked after each try without a response. True ends the call, because another transport replaces this one.
+        self.is_replaced: IsReplaced = _is_never_replaced
         self.begin()
         listen_for_forks(self)
 
@@ -96,11 +99,17 @@ class Calls(ABC, Generic[Req, Res]):
 
     async def send(self, request: Req) -> Res:
         """Send a request, with retries where they are safe. Return the response, or raise its error."""
-        outcome = await self._try(request)
-        if not isinstance(outcome, Lost) and self.error_in(outcome) is None:
-            # Nearly every call succeeds at its first try, and needs no record of its tries.
-            self._retry_state.has_responded = True
-            return outcome
+        if not request.is_last:
+            self._retry_state.check_open()
+        outcome: Res | Lost
+        try:
+            outcome = await self.try_once(request)
+            if self.error_in(outcome) is None:
+                # Nearly every call succeeds at its first try, and needs no record of its tries.
+                self._retry_state.has_responded = True
+                return outcome
+        except Lost as lost:
+            outcome = lost
         return self.check(await self._retry(request, outcome))
 
     async def send_unchecked(self, request: Req) -> Reply[Res]:
@@ -129,6 +138,8 @@ class Calls(ABC, Generic[Req, Res]):
             failure: Failure | None
             if isinstance(outcome, Lost):
                 failure = tries_of_call().record_loss(outcome)
+                if failure.pause_ms is not None and not request.is_last and await self.is_replaced():
+                    raise failure.error
             else:
                 failure = self.failure_in(request, outcome, tries_of_call)
                 retry_state.has_responded = True
@@ -162,6 +173,8 @@ class Calls(ABC, Generic[Req, Res]):
                 return await self.send(request)
             except StoreUnavailable as error:
                 if not retry_state.has_responded or not retry_state.retries or retry_state.is_closed:
+                    raise
+                if await self.is_replaced():
                     raise
                 _log.warning("server_unreachable error=%s: trying again", error.message)
             await self.pause(rounds, _ROUND_MS)
@@ -211,3 +224,7 @@ class Calls(ABC, Generic[Req, Res]):
             self.spawn(cancel())
         await self.tasks.join()
         await self.disconnect()
+
+
+async def _is_never_replaced() -> bool:
+    return False

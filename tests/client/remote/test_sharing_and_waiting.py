@@ -1,4 +1,4 @@
-"""Calls that share a request, claims that wait and subscriptions: over HTTP no one of them harms another."""
+"""Calls that share a request, claims that wait and subscriptions: none of them harms another, over HTTP and frames."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from holdfast.model.message import Receipt
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.testing import ManualClock
 from holdfast.testing.proxy import FaultProxy
-from tests.client.http.patience import soon, until, until_waiting
+from tests.client.remote.patience import soon, until, until_waiting
 from tests.doors.serving import Server, serve
 
 

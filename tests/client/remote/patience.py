@@ -1,4 +1,4 @@
-"""What a test of the client over HTTP waits for: an end to everything, and claims that wait."""
+"""Waits for tests of a remote client: for the end of a call, for a condition, and for waiting claims."""
 
 import asyncio
 from typing import Any

@@ -8,7 +8,7 @@ import holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.testing import ManualClock
 from holdfast.testing.proxy import Fault, FaultProxy, NetworkFaultKind
-from tests.client.http.patience import soon, until
+from tests.client.remote.patience import soon, until
 from tests.doors.serving import Server
 
 # The server did what it was asked, and the client does not hear of it.

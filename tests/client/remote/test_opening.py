@@ -1,5 +1,7 @@
-"""A client over HTTP: what it opens, the errors it tells apart, and its connections. (That the laws hold through it is
-proved by tests/stores/test_http_laws.py.)"""
+"""Opening a remote client: its settings, the errors that it tells apart, and its connections.
+
+The laws run over it in tests/stores/test_http_laws.py and tests/stores/test_framed_laws.py.
+"""
 
 import asyncio
 from typing import Any
@@ -11,7 +13,7 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.testing import ManualClock
 from holdfast.testing.proxy import FaultProxy
 from tests.client.answering import answering
-from tests.client.http.patience import soon, until_waiting
+from tests.client.remote.patience import soon, until_waiting
 from tests.doors.serving import Server, Tokens, caller, serve
 
 # --- Opening ---------------------------------------------------------------------------------------------------
