@@ -79,7 +79,7 @@ class Consumer:
         except HandlerNotImportable as error:
             raise self._not_importable(str(error)) from error
         except HandlerDied as error:
-            log.warning("%s: %s", self.handler.name, error)
+            log.warning("handler_process_failed handler=%s error=%s", self.handler.name, error)
 
     def _not_importable(self, why: str) -> InvalidArgument:
         return InvalidArgument(

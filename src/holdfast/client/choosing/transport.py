@@ -196,15 +196,20 @@ class ChosenTransport:
             except Lost as lost:
                 reasons.append(f"{endpoint.url} does not accept the framed protocol: {lost.reason}")
             else:
-                return self._chose(framed, endpoint.url, f"protocol=framed url={endpoint.url}")
-        url, reason = settings.address.url, "; ".join(reasons)
+                return self._chose(framed, endpoint.url, "")
+        reason = "; ".join(reasons)
         if self._protocol is Protocol.FRAMED:
+            url = settings.address.url
             raise StoreUnavailable(f"{url} cannot be used over the framed protocol: {reason}", url=url)
-        return self._chose(HttpTransport(settings), None, f"protocol=http url={url} reason={reason}")
+        return self._chose(HttpTransport(settings), None, reason)
 
-    def _chose(self, transport: RemoteTransport, framed_url: str | None, text: str) -> _Choice:
+    def _chose(self, transport: RemoteTransport, framed_url: str | None, reason: str) -> _Choice:
         if self._choice is None or self._choice.framed_url != framed_url:
-            _log.info("protocol_chosen %s", text)
+            if framed_url is None:
+                url = self._settings.address.url
+                _log.info("protocol_chosen protocol=http url=%s reason=%s", url, reason)
+            else:
+                _log.info("protocol_chosen protocol=framed url=%s", framed_url)
         transport.watch(partial(self.is_replaced, transport))
         return _Choice(transport, framed_url)
 
