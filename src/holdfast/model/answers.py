@@ -228,6 +228,14 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """The result of saving state: the ETag of the document, or None if there is no document."""
 
     etag: str | None
+    # The message's correlation id. None: an older server, or one that is called over HTTP, does not say it in the body.
+    correlation_id: str | None = None
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of removing one message: its correlation id, or None if it is not known."""
+
+    correlation_id: str | None = None
 
 
 class Page(list[T], Generic[T]):

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from holdfast.dispatch.dispatcher import Dispatcher
-from holdfast.model.answers import BulkResult, QueueDetail, QueueSummary, Stats, TenantSummary
+from holdfast.model.answers import BulkResult, QueueDetail, QueueSummary, Removed, Stats, TenantSummary
 from holdfast.model.errors import InvalidArgument, MessageNotFound, StoreUnavailable
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import State, check_size
@@ -187,12 +187,15 @@ class AdminService:
         await self._directory.require_or_create(to)
         return await self._apply(ref, Move(to=to, state=state), request.filter)
 
-    async def remove(self, ref: QueueRef, request: RemoveRequest) -> None:
-        """Remove one message in any state. Raise `MessageNotFound`."""
+    async def remove(self, ref: QueueRef, request: RemoveRequest) -> Removed:
+        """Remove one message in any state, and return its correlation id. Raise `MessageNotFound`."""
         snowflake = parse_id(request.id)
+        # A message never changes its correlation id, so this needs no step together with the removal.
+        found = await self._store.get(ref, snowflake)
         removed = await self._apply(ref, Remove(), Filter(ids=frozenset({snowflake})))
         if not removed.changed:
             raise MessageNotFound(f"queue {ref} has no message {to_uuid(snowflake)}", id=to_uuid(snowflake))
+        return Removed(correlation_id=None if found is None else found.envelope.correlation_id)
 
     async def redrive(self, ref: QueueRef, request: RedriveRequest) -> BulkResult:
         """Make the failed messages that match ready again; with an edit, only the message that it names.

@@ -31,7 +31,7 @@ each queue's policy, because it returns expired leases without being asked.
 from collections.abc import Mapping
 from typing import Protocol, Self
 
-from holdfast.model.answers import Counts, Enqueued, Found, LedgerEntry, Result
+from holdfast.model.answers import Counts, Enqueued, Found, LedgerEntry, Result, Saved
 from holdfast.model.events import Event
 from holdfast.model.message import Draft, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
@@ -314,8 +314,8 @@ class Store(Protocol):
         error `stale_lease`.
         """
 
-    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
-        """Save a message's state document or its progress, and return the document's ETag.
+    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> Saved:
+        """Save a message's state document or its progress. Return the document's ETag and the message's correlation id.
 
         Progress alone does not change the ETag; it is None until a document is saved. Raise `StaleLease` if the receipt
         does not hold the message, or `Conflict` if the document has another ETag than `change.etag`.

@@ -23,6 +23,7 @@ from holdfast.model.answers import (
     PayloadPart,
     QueueDetail,
     QueueSummary,
+    Removed,
     Result,
     Saved,
     Stats,
@@ -309,8 +310,8 @@ REDRIVE = _operation(
     _post(_QUEUE + "/redrive", answers.REDRIVEN, is_body_optional=True, ends_with_caller=True),
     is_repeatable=lambda request: request.dry_run, is_long=True)
 REMOVE = _operation(
-    "remove", req.RemoveRequest, type(None), _ADMIN, "Remove one message",
-    _delete(_QUEUE + "/messages/{id}", answers.DONE),
+    "remove", req.RemoveRequest, Removed, _ADMIN, "Remove one message",
+    _delete(_QUEUE + "/messages/{id}", answers.REMOVED),
     is_repeatable=False, done_if=("message_not_found",))
 
 # --- Schedules -------------------------------------------------------------------------------------------------------

@@ -129,6 +129,11 @@ class HttpCall:
         """Return whether enqueued messages carry a trace, the server's or the caller's."""
         return self.tracing.is_on or self.head.is_traced
 
+    def take_correlation_id(self, correlation_id: str | None) -> None:
+        """Give the response the correlation id of the one message that it is about, if that is known."""
+        if correlation_id is not None:
+            self.correlation_id = correlation_id
+
     async def enqueue_traced(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
         """Enqueue messages that carry the call's trace."""
         with self.tracing.enqueue(self.headers, ref, drafts) as (carrying, note):
