@@ -217,7 +217,7 @@ _WRITTEN: tuple[Row, ...] = (
     _in_body(
         "PUT",
         "/v1/queue/state",
-        ("save_state", "get"),
+        ("save_state",),
         "read",
         lambda at: {"receipt": at.receipt, "document": {"n": 1}, "progress": {"percent": 5}},
         **_SETTLES,
@@ -228,6 +228,8 @@ _WRITTEN: tuple[Row, ...] = (
     _in_query("/v1/queue/stats", ("stats",), lambda at: {}),
     _in_query("/v1/queue/watch", ("watch", "stats"), lambda at: {}),
     Row("GET", "/v1/tenants", ("tenants",), "read", lambda at: Request("GET", "/v1/tenants"), of_no_tenant=True),
+    Row("GET", "/v1/names", ("names",), "read", lambda at: Request("GET", "/v1/names"), of_no_tenant=True),
+    _in_query("/v1/names", ("names",), lambda at: {}, name="of one queue"),
     _in_path("GET", _TENANT, ("tenant", "tenant_stats"), "read"),
     _in_path("PUT", _TENANT, ("set_tenant",), "admin", lambda at: {"weight": 2}, is_operators_only=True, changes=True),
     _in_path("GET", _TENANT + "/queues", ("queues",), "read"),

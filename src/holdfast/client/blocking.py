@@ -272,6 +272,7 @@ class Holdfast:
 
     queues = blocking(AsyncHoldfast.queues)
     tenants = blocking(AsyncHoldfast.tenants)
+    names = blocking(AsyncHoldfast.names)
     journal = blocking(AsyncHoldfast.journal)
     backup = blocking(AsyncHoldfast.backup)
 

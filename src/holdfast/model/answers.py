@@ -205,6 +205,21 @@ class TenantSummary(TenantConfig, frozen=True, kw_only=True):
     tenant: str
 
 
+class NumberedQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """The name and the number of a queue."""
+
+    queue: str
+    queue_id: int
+
+
+class NumberedTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """The name and the number of a tenant, and those of its queues."""
+
+    tenant: str
+    tenant_id: int
+    queues: list[NumberedQueue]
+
+
 class BulkResult(msgspec.Struct, frozen=True):
     """The result of a bulk verb: the number of messages that matched, and of those that it changed."""
 

@@ -34,7 +34,7 @@ from typing import Protocol, Self
 from holdfast.model.answers import Counts, Enqueued, Found, LedgerEntry, Result, Saved
 from holdfast.model.events import Event
 from holdfast.model.message import Draft, Pieces, Receipt, State
-from holdfast.model.names import QueueRef
+from holdfast.model.names import QueueNumbers, QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.model.requests import ClaimRequest, Filter, StateChange, Verb, Verdict
 from holdfast.model.schedules import Schedule, Tick
@@ -136,6 +136,9 @@ class QueueDirectory(Protocol):
 
     async def find_queue(self, ref: QueueRef) -> QueueRow | None:
         """Return the queue's current row, or None if there is no such queue."""
+
+    def numbers_of(self, ref: QueueRef) -> QueueNumbers | None:
+        """Return the queue's numbers without waiting; None if this process does not know them. Any thread may call."""
 
     async def list_queues(self, tenant: str) -> list[QueueRow]:
         """Return the rows of the tenant's queues, sorted by name; an empty list for an unknown tenant."""

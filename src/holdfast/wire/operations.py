@@ -19,6 +19,7 @@ from holdfast.model.answers import (
     Info,
     JournalEvents,
     LedgerEntry,
+    NumberedTenant,
     Page,
     PayloadPart,
     QueueDetail,
@@ -239,6 +240,11 @@ LEDGER_EXTEND = _operation(
 TENANTS = _operation(
     "tenants", req.Nothing, list[TenantSummary], _READ, "List the tenants that the caller may see",
     _get("/v1/tenants", answers.TENANTS, ()),
+    target=Target.SERVER)
+NAMES = _operation(
+    "names", req.NamesRequest, list[NumberedTenant], _READ,
+    "Return the numbers of the tenants and queues that the caller may see, as logs and metrics show them",
+    _get("/v1/names", answers.NAMES, ()),
     target=Target.SERVER)
 TENANT = _operation(
     "tenant", req.Nothing, TenantConfig, _READ, "Return the limits, quotas and message counts of a tenant",

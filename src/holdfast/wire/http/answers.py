@@ -146,6 +146,7 @@ POLICY_OF_QUEUE = _config(QueuePolicy, part="policy")
 TENANTS = AnswerShape(
     admin.TenantsAnswer, lambda answer, ref, request: admin.TenantsAnswer(tenants=answer), _tenants_of
 )
+NAMES = _shape(admin.NamesAnswer, lambda tenants: admin.NamesAnswer(tenants=tenants), lambda answer: answer.tenants)
 TENANT = AnswerShape(
     admin.TenantAnswer,
     lambda config, ref, request: admin.TenantAnswer(tenant=ref.tenant, **asdict(config)),

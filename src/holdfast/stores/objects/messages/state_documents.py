@@ -102,7 +102,13 @@ class StateDocuments:
         try:
             await self._messages.write(entry, replace(entry.body, is_state_written=True), now_ms, Notices())
         except (PreconditionFailed, Busy, StoreUnavailable) as error:
-            _log.debug("state_not_recorded message=%s error=%s: its next save records it", entry.id, error)
+            body = entry.body
+            _log.debug(
+                "state_not_recorded message=%s error=%s: its next save records it",
+                entry.id,
+                error,
+                extra={**body.ref._asdict(), "correlation_id": body.given_correlation_id or to_uuid(entry.id)},
+            )
 
 
 def _to_state(stored: MessageStateDocument) -> StateDocument:
