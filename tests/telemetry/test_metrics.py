@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.model.answers import Access, HotQueue
 from holdfast.model.errors import InvalidName
 from holdfast.model.events import Event
 from holdfast.model.names import QueueNumbers, QueueRef, parse_ref
@@ -13,7 +14,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.telemetry.declared import FAMILIES
-from holdfast.telemetry.figures import Histogram
+from holdfast.telemetry.figures import Figures, Histogram
 from holdfast.telemetry.labels import MetricsNames
 from holdfast.telemetry.lag import EVERY_MS, LoopLag
 from holdfast.telemetry.metrics import OK, Metrics
@@ -192,6 +193,22 @@ async def test_the_embedded_store_is_shown_family_by_family(tmp_path: Path) -> N
         assert sample(text, "holdfast_store_sync_seconds_count") == 1
         assert (sample(text, "holdfast_store_free_bytes") or 0) > 0
         assert sample(text, "holdfast_rocksdb_level0_files", family="jr") == 1
+
+
+async def test_the_busiest_queues_of_each_column_family_are_shown(tmp_path: Path) -> None:
+    """SPEC 8.10."""
+    hot = [
+        HotQueue(family="m", access=Access.WRITE, tenant="acme", queue="a", share=0.5),
+        HotQueue(family="m", access=Access.WRITE, tenant="acme", queue="b", share=0.25),
+        HotQueue(family="m", access=Access.WRITE, tenant="acme", queue="c", share=0.125),
+        HotQueue(family="vi", access=Access.READ, tenant="acme", queue="a", share=1.0),
+    ]
+    text = await Metrics(FixedSource({A: stats()}, Figures(hot=hot))).render()
+    name = "holdfast_rocksdb_hot_queue_share"
+    assert sample(text, name, family="m", access="write", tenant="acme", queue="a") == 0.5
+    assert sample(text, name, family="vi", access="read", tenant="acme", queue="a") == 1
+    # Queues without labels of their own are one series.
+    assert sample(text, name, family="m", access="write", tenant="other", queue="other") == 0.375
 
 
 # --- Label sets ----------------------------------------------------------------------------------------------------

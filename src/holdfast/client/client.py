@@ -9,7 +9,7 @@ from holdfast.client.queue import AsyncQueue
 from holdfast.client.queue_operations import location
 from holdfast.client.tracebacks import trim_class_tracebacks
 from holdfast.client.transport import Transport
-from holdfast.model.answers import JournalEvents, NumberedTenant, QueueSummary, Stats, TenantSummary
+from holdfast.model.answers import HotQueue, JournalEvents, NumberedTenant, QueueSummary, Stats, TenantSummary
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import check_position
 from holdfast.model.message import MAX_BATCH
@@ -117,6 +117,14 @@ class AsyncHoldfast:
             queue=None if queue is None else parse_name("queue", queue),
         )
         return await self._connected().call(operations.NAMES, QueueRef(), request)
+
+    async def hot_queues(self) -> list[HotQueue]:
+        """Return the queues that read and write most of the keys of each column family, the busiest first.
+
+        The shares are estimated from samples of about the last minute. Only an embedded store has column families; the
+        others return an empty list. Raise `Forbidden` unless the caller is an operator.
+        """
+        return await self._connected().call(operations.HOT_QUEUES, QueueRef(), requests.Nothing())
 
     async def journal(
         self, after: str | None = None, limit: int = 1_000, *, tenant: str | None = None

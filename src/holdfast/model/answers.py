@@ -1,6 +1,7 @@
 """The results of a queue's operations: ids, deliveries, results of verdicts, counts and listings."""
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -218,6 +219,23 @@ class NumberedTenant(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     tenant_id: int
     queues: list[NumberedQueue]
+
+
+class Access(StrEnum):
+    """The kinds of access to stored keys."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+class HotQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue's share, from 0 to 1, of the recent reads or writes of one column family, estimated from samples."""
+
+    family: str
+    access: Access
+    tenant: str
+    queue: str
+    share: float
 
 
 class BulkResult(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from msgspec.structs import asdict
 from holdfast.dispatch.dispatcher import Dispatcher
 from holdfast.model.answers import (
     BulkResult,
+    HotQueue,
     NumberedQueue,
     NumberedTenant,
     QueueDetail,
@@ -102,6 +103,10 @@ class AdminService:
             row = await self._store.directory.find_queue(QueueRef(tenant, queue))
             rows = [] if row is None else [row]
         return [NumberedQueue(queue=row.ref.queue, queue_id=row.queue_id) for row in rows]
+
+    async def hot_queues(self, ref: QueueRef, request: Nothing) -> list[HotQueue]:
+        """Return the busiest queues of each column family; none for a store without column families."""
+        return list((await self._store.figures()).hot)
 
     async def tenant(self, ref: QueueRef, request: Nothing) -> TenantConfig:
         """Return the configuration of a tenant; an unknown tenant has the default one."""

@@ -245,6 +245,7 @@ class Metrics:
             yield from self._queue_lines(stats)
         if figures is not None:
             yield from _store_lines(figures)
+            yield from self._hot_lines(figures)
         yield format_value(declared.LABEL_SETS, len(self._labels))
         yield format_value(declared.LABEL_SETS_MAX, self._labels.limit)
         yield format_value(declared.LOOP_LAG, self.lag.take_highest_ms() / 1_000)
@@ -314,6 +315,15 @@ class Metrics:
         yield from format_samples(declared.WAITERS, ((labels, each.waiters) for labels, each in shown))
         yield from format_samples(declared.PAUSED, ((labels, int(each.paused)) for labels, each in shown))
         yield format_value(declared.QUEUES, len(stats))
+
+    def _hot_lines(self, figures: Figures) -> Iterator[str]:
+        shares: dict[str, float] = defaultdict(float)
+        for each in figures.hot:
+            queue = self._labels.text(QueueRef(each.tenant, each.queue))
+            shares[f'family="{each.family}",access="{each.access}",{queue}'] += each.share
+        yield from format_samples(
+            declared.ROCKSDB_HOT_SHARE, ((text, round(share, 4)) for text, share in shares.items())
+        )
 
 
 def _sum_stats(every: list[Stats]) -> Stats:

@@ -16,6 +16,7 @@ from holdfast.model.answers import (
     Delivery,
     Enqueued,
     Exchanged,
+    HotQueue,
     Info,
     JournalEvents,
     LedgerEntry,
@@ -246,6 +247,11 @@ NAMES = _operation(
     "Return the numbers of the tenants and queues that the caller may see, as logs and metrics show them",
     _get("/v1/names", answers.NAMES, ()),
     target=Target.SERVER)
+HOT_QUEUES = _operation(
+    "hot_queues", req.Nothing, list[HotQueue], _READ,
+    "Return the queues with the largest shares of the recent reads and writes of each column family of the store",
+    _get("/v1/hot", answers.HOT_QUEUES, ()),
+    target=Target.SERVER, is_operators_only=True)
 TENANT = _operation(
     "tenant", req.Nothing, TenantConfig, _READ, "Return the limits, quotas and message counts of a tenant",
     _get(_TENANT, answers.TENANT, ()),

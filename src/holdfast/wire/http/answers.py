@@ -147,6 +147,9 @@ TENANTS = AnswerShape(
     admin.TenantsAnswer, lambda answer, ref, request: admin.TenantsAnswer(tenants=answer), _tenants_of
 )
 NAMES = _shape(admin.NamesAnswer, lambda tenants: admin.NamesAnswer(tenants=tenants), lambda answer: answer.tenants)
+HOT_QUEUES = _shape(
+    admin.HotQueuesAnswer, lambda queues: admin.HotQueuesAnswer(queues=queues), lambda answer: answer.queues
+)
 TENANT = AnswerShape(
     admin.TenantAnswer,
     lambda config, ref, request: admin.TenantAnswer(tenant=ref.tenant, **asdict(config)),
