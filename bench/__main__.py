@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from bench import capnp, fairness, fastpath, handover, objects, pipeline, postgres, processes, start
-from bench.embedded import engine
+from bench.embedded import engine, sampling
 from bench.embedded import store as embedded
 from bench.http import client
 from bench.http import door as http
@@ -23,6 +23,7 @@ PARTS: dict[str, Callable[[bool], Iterable[Figure | Table]]] = {
     "capnp": lambda quick: capnp.measure(),
     "fairness": lambda quick: fairness.measure(),
     "embedded": lambda quick: embedded.measure(100_000 if quick else 1_000_000),
+    "sampling": lambda quick: sampling.measure(20 if quick else 100),
     "engine": lambda quick: engine.measure(100_000 if quick else 1_000_000),
     "client": lambda quick: client.measure(),
     "postgres": lambda quick: postgres.measure(messages=50_000 if quick else 300_000),

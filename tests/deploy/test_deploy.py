@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from holdfast.model.answers import Access, HotQueue
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.service.limits.request_turns import RequestTurns
@@ -76,7 +77,8 @@ async def everything() -> bytes:
     )
     disk = {"free_bytes": 1, "wal_free_bytes": 1, "refusals": 1, "stops": 1}
     log = {"writes": 1, "checkpoints": 1, "unwritten_bytes": 1}
-    figures = Figures(**disk, **log, clock_skew_s=0.0, syncs=Histogram(SYNC_BOUNDS), families={"m": family})
+    hot = [HotQueue(family="m", access=Access.WRITE, tenant="acme", queue="a", share=1.0)]
+    figures = Figures(**disk, **log, clock_skew_s=0.0, syncs=Histogram(SYNC_BOUNDS), families={"m": family}, hot=hot)
 
     class Source(FixedSource):
         async def take_tallies(self) -> dict[Any, Any]:

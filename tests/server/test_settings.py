@@ -64,6 +64,7 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "shutdown_grace": ("0", "30s", "5m"),
     "log_format": ("console", "json", "console"),
     "metrics_max_labels": ("1", "2", "3"),
+    "metrics_names": ("ids", "names", "ids"),
 }
 _NUMBERS = ("", "-1", "1.5", "ten", "0x10", "99999999999999999999", "\u0661")
 _DURATIONS = ("", "3", "-3s", "3 weeks", "s", "1e400s", "0s.5")
@@ -116,6 +117,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "shutdown_grace": _DURATIONS,
     "log_format": ("", "xml"),
     "metrics_max_labels": (*_NUMBERS, "0"),
+    "metrics_names": ("", "numbers"),
 }
 
 each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
@@ -165,8 +167,8 @@ def test_every_setting_of_the_public_surface_is_there() -> None:
         jwt_audience
         tls_cert tls_key tls_client_ca mtls_tenants auto_create queue_max_consumers queue_poll_interval
         queue_poll_jitter queue_resilient_poll_interval disk_queue_watch disable_mem_queue_watch max_payload
-        journal_retention reopen_after shutdown_grace log_format metrics_max_labels allowed_hosts metrics_token
-        metrics_public"""
+        journal_retention reopen_after shutdown_grace log_format metrics_max_labels metrics_names allowed_hosts
+        metrics_token metrics_public"""
 
     assert set(named.split()) == set(SETTINGS) - {"jwt_secret_file", "metrics_token_file", "clock_skew"}
 

@@ -7,12 +7,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.client.client import AsyncHoldfast
 from holdfast.model.answers import Stats
-from holdfast.model.names import QueueRef
+from holdfast.model.names import QueueNumbers, QueueRef
 from holdfast.server.embedded import Embedded
 from holdfast.server.scrape import CoreSource
 from holdfast.stores.contract import Store
 from holdfast.telemetry.figures import Figures
-from holdfast.telemetry.metrics import Metrics
+from holdfast.telemetry.metrics import Metrics, ScrapedQueue
 
 
 def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -53,11 +53,13 @@ class FixedSource:
 
     def __init__(self, queues: dict[QueueRef, Stats], figures: Figures | None = None) -> None:
         self.known = queues
+        # The others are numbered in their order.
+        self.numbers: dict[QueueRef, QueueNumbers] = {}
         self._figures = figures or Figures()
 
     async def queues(self) -> Any:
-        for ref, each in list(self.known.items()):
-            yield ref, each
+        for number, (ref, each) in enumerate(list(self.known.items()), 1):
+            yield ScrapedQueue(ref, self.numbers.get(ref, QueueNumbers(1, number)), each)
 
     async def take_tallies(self) -> dict[Any, Any]:
         return {}

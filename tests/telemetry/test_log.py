@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.model.names import QueueNumbers, QueueRef
 from holdfast.telemetry import log
 
 CANARY = "canary-7f3a9c"
@@ -37,7 +38,7 @@ Lines = Callable[..., list[str]]
 @pytest.mark.spec("8.10")
 def test_a_line_of_json_has_time_level_event_and_its_fields(lines: Lines) -> None:
     def act() -> None:
-        fields = {"tenant_id": "acme", "queue_id": "a", "correlation_id": "c-1", "took_ms": 3}
+        fields = {"tenant": "acme", "queue": "a", "correlation_id": "c-1", "took_ms": 3}
         logging.getLogger("holdfast.http").warning("refused", extra=fields)
 
     [line] = lines("json", act)
@@ -47,12 +48,29 @@ def test_a_line_of_json_has_time_level_event_and_its_fields(lines: Lines) -> Non
         "level": "warning",
         "event": "refused",
         "logger": "holdfast.http",
-        "tenant_id": "acme",
-        "queue_id": "a",
+        "tenant": "acme",
+        "queue": "a",
         "correlation_id": "c-1",
         "took_ms": 3,
     }
     assert list(json.loads(line))[:3] == ["time", "level", "event"]
+
+
+def test_a_line_about_a_queue_has_its_numbers_beside_its_names(lines: Lines) -> None:
+    """SPEC 8.10."""
+    known = {QueueRef("acme", "a"): QueueNumbers(3, 7)}
+
+    def act() -> None:
+        with log.numbering_queues(known.get):
+            LOG.info("known", extra={"tenant": "acme", "queue": "a"})
+            LOG.info("unknown", extra={"tenant": "acme", "queue": "b"})
+            LOG.info("of a tenant", extra={"tenant": "acme"})
+            LOG.info("numbered", extra={"tenant": "acme", "queue": "a", "tenant_id": 1, "queue_id": 2})
+            LOG.info("of no queue", extra={"tenant": 1, "queue": None})
+        LOG.info("after", extra={"tenant": "acme", "queue": "a"})
+
+    numbers = [(each.get("tenant_id"), each.get("queue_id")) for each in map(json.loads, lines("json", act))]
+    assert numbers == [(3, 7), (None, None), (None, None), (1, 2), (None, None), (None, None)]
 
 
 @pytest.mark.parametrize("name", ["holdfast", "asyncio", "somebody.else"])

@@ -5,15 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.model.answers import Access, HotQueue
 from holdfast.model.errors import InvalidName
 from holdfast.model.events import Event
-from holdfast.model.names import QueueRef, parse_ref
+from holdfast.model.names import QueueNumbers, QueueRef, parse_ref
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.telemetry.declared import FAMILIES
-from holdfast.telemetry.figures import Histogram
+from holdfast.telemetry.figures import Figures, Histogram
+from holdfast.telemetry.labels import MetricsNames
 from holdfast.telemetry.lag import EVERY_MS, LoopLag
 from holdfast.telemetry.metrics import OK, Metrics
 from holdfast.testing import EmbeddedSubject, ManualClock
@@ -193,6 +195,22 @@ async def test_the_embedded_store_is_shown_family_by_family(tmp_path: Path) -> N
         assert sample(text, "holdfast_rocksdb_level0_files", family="jr") == 1
 
 
+async def test_the_busiest_queues_of_each_column_family_are_shown(tmp_path: Path) -> None:
+    """SPEC 8.10."""
+    hot = [
+        HotQueue(family="m", access=Access.WRITE, tenant="acme", queue="a", share=0.5),
+        HotQueue(family="m", access=Access.WRITE, tenant="acme", queue="b", share=0.25),
+        HotQueue(family="m", access=Access.WRITE, tenant="acme", queue="c", share=0.125),
+        HotQueue(family="vi", access=Access.READ, tenant="acme", queue="a", share=1.0),
+    ]
+    text = await Metrics(FixedSource({A: stats()}, Figures(hot=hot))).render()
+    name = "holdfast_rocksdb_hot_queue_share"
+    assert sample(text, name, family="m", access="write", tenant="acme", queue="a") == 0.5
+    assert sample(text, name, family="vi", access="read", tenant="acme", queue="a") == 1
+    # Queues without labels of their own are one series.
+    assert sample(text, name, family="m", access="write", tenant="other", queue="other") == 0.375
+
+
 # --- Label sets ----------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +289,44 @@ async def test_a_deleted_queue_gives_its_labels_back() -> None:
     assert b'queue="fresh"' in text
     # Its counts are not moved to `other`, where they would look like a burst.
     assert sample(text, "holdfast_requests_total", operation="ack", outcome="ok", tenant="other", queue="other") is None
+
+
+async def test_metrics_can_name_tenants_and_queues_by_their_numbers() -> None:
+    """SPEC 8.10."""
+    source = FixedSource({A: stats(ready=3)})
+    source.numbers = {A: QueueNumbers(5, 7)}
+    metrics = Metrics(source, names=MetricsNames.IDS)
+    metrics.request("enqueue", A, OK, 0.001)
+    metrics.request("enqueue", QueueRef("acme", "unknown"), OK, 0.001)
+    metrics.decided(A, "write", "admitted")
+    text = await metrics.render()
+    assert b"acme" not in text
+    where = {"tenant": "5", "queue": "7"}
+    assert sample(text, "holdfast_requests_total", operation="enqueue", outcome="ok", **where) == 1
+    assert sample(text, "holdfast_limit_decisions_total", kind="write", outcome="admitted", **where) == 1
+    assert sample(text, "holdfast_messages", state="ready", **where) == 3
+    other = {"tenant": "other", "queue": "other"}
+    assert sample(text, "holdfast_requests_total", operation="enqueue", outcome="ok", **other) == 1
+
+
+async def test_a_queue_that_was_made_again_has_its_new_number_and_no_count_of_the_old_one() -> None:
+    source = FixedSource({A: stats()})
+    metrics = Metrics(source, names=MetricsNames.IDS)
+    metrics.request("enqueue", A, OK, 0.001)
+    await metrics.render()
+    source.numbers = {A: QueueNumbers(1, 2)}
+    await metrics.render()
+    metrics.request("enqueue", A, OK, 0.001)
+    text = await metrics.render()
+    requests = {name: value for name, value in samples(text).items() if name[0] == "holdfast_requests_total"}
+    assert [(dict(labels)["queue"], value) for (_, labels), value in requests.items()] == [("2", 1)]
+
+
+async def test_a_store_that_is_down_gives_no_number_and_its_requests_are_other() -> None:
+    metrics = Metrics(names=MetricsNames.IDS)
+    metrics.request("enqueue", A, OK, 0.001)
+    text = await metrics.render()
+    assert sample(text, "holdfast_requests_total", operation="enqueue", outcome="ok", tenant="other", queue="other")
 
 
 async def test_a_queue_that_is_called_other_is_counted_with_the_others() -> None:

@@ -20,7 +20,7 @@ from tests.worker.passing import PATIENCE_S, until
 from tests.worker.slow import Slow
 
 SERVERS = pytest.mark.parametrize("serving", [serve, serve_capnp, serve_framed])
-# Requests of a worker beside those for its batches: its first and its last claim, and a look at the queue's policy.
+# Requests of a worker beside those for its batches: its first and its last claim, and a look at the queue's numbers.
 AROUND = 4
 
 

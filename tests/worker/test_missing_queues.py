@@ -71,7 +71,7 @@ async def test_a_look_that_is_never_answered_keeps_no_worker_from_working_or_sto
     looks: list[str] = []
 
     async def keep_waiting(name: str) -> None:
-        if name == "policy":
+        if name == "names":
             looks.append(name)
             await asyncio.Event().wait()
 

@@ -81,8 +81,8 @@ async def test_a_verdict_rides_on_the_next_claim(clock: ManualClock) -> None:
             await turns(1_000)
     assert slow.done == list(range(10))
     # The first claim, one for each message's verdict, and the one that waits; and one look whether the queue exists.
-    assert calls.count("policy") == 1
-    calls.remove("policy")
+    assert calls.count("names") == 1
+    calls.remove("names")
     assert calls == ["claim", *["exchange"] * 10, "claim"]
 
 

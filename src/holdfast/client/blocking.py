@@ -272,6 +272,8 @@ class Holdfast:
 
     queues = blocking(AsyncHoldfast.queues)
     tenants = blocking(AsyncHoldfast.tenants)
+    names = blocking(AsyncHoldfast.names)
+    hot_queues = blocking(AsyncHoldfast.hot_queues)
     journal = blocking(AsyncHoldfast.journal)
     backup = blocking(AsyncHoldfast.backup)
 

@@ -9,7 +9,7 @@ from holdfast.client.queue import AsyncQueue
 from holdfast.client.queue_operations import location
 from holdfast.client.tracebacks import trim_class_tracebacks
 from holdfast.client.transport import Transport
-from holdfast.model.answers import JournalEvents, QueueSummary, Stats, TenantSummary
+from holdfast.model.answers import HotQueue, JournalEvents, NumberedTenant, QueueSummary, Stats, TenantSummary
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import check_position
 from holdfast.model.message import MAX_BATCH
@@ -102,6 +102,29 @@ class AsyncHoldfast:
     async def tenants(self) -> list[TenantSummary]:
         """Return the tenants that the caller may see, each with its configuration. An operator sees all of them."""
         return await self._connected().call(operations.TENANTS, QueueRef(), requests.Nothing())
+
+    async def names(self, tenant: str | None = None, queue: str | None = None) -> list[NumberedTenant]:
+        """Return the numbers of tenants and queues, by which a server's logs and metrics can name them.
+
+        An operator gets all tenants, or `tenant` alone; any other caller gets its own. With `queue`, only that queue is
+        in the answer. A tenant or queue that does not exist is left out.
+
+            for each in hf.names():
+                print(each.tenant, each.tenant_id, [(queue.queue, queue.queue_id) for queue in each.queues])
+        """
+        request = requests.NamesRequest(
+            tenant=None if tenant is None else parse_name("tenant", tenant),
+            queue=None if queue is None else parse_name("queue", queue),
+        )
+        return await self._connected().call(operations.NAMES, QueueRef(), request)
+
+    async def hot_queues(self) -> list[HotQueue]:
+        """Return the queues that read and write most of the keys of each column family, the busiest first.
+
+        The shares are estimated from samples of about the last minute. Only an embedded store has column families; the
+        others return an empty list. Raise `Forbidden` unless the caller is an operator.
+        """
+        return await self._connected().call(operations.HOT_QUEUES, QueueRef(), requests.Nothing())
 
     async def journal(
         self, after: str | None = None, limit: int = 1_000, *, tenant: str | None = None

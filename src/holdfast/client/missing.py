@@ -9,9 +9,9 @@ from contextlib import suppress
 
 from holdfast.client.transport import Transport
 from holdfast.model.errors import HoldfastError, QueueNotFound
-from holdfast.model.names import QueueRef
-from holdfast.wire.operations import POLICY, QUEUES, TENANTS
-from holdfast.wire.requests import Nothing
+from holdfast.model.names import QueueNumbers, QueueRef
+from holdfast.wire.operations import NAMES, POLICY, QUEUES, TENANTS
+from holdfast.wire.requests import NamesRequest, Nothing
 
 # The search runs once, when a command or a worker starts. These limits keep it short in a large store.
 _MOST_NAMES = 10_000
@@ -26,13 +26,21 @@ async def describe_missing(transport: Transport, ref: QueueRef, *, is_waiting: b
     the caller may see them.
     """
     try:
-        await transport.call(POLICY, ref, Nothing())
-    except QueueNotFound:
-        what = "does not exist yet; waiting for its first message" if is_waiting else "does not exist"
-        return ". ".join([f"queue {ref} {what}", *await _hints(transport, ref)])
+        if await read_numbers(transport, ref) is not None:
+            return None
     except HoldfastError:
         # The claim that follows raises the same error, and its caller handles it.
         return None
+    what = "does not exist yet; waiting for its first message" if is_waiting else "does not exist"
+    return ". ".join([f"queue {ref} {what}", *await _hints(transport, ref)])
+
+
+async def read_numbers(transport: Transport, ref: QueueRef) -> QueueNumbers | None:
+    """Return the numbers of a queue, or None if it does not exist."""
+    request = NamesRequest(tenant=ref.tenant, queue=ref.queue)
+    for tenant in await transport.call(NAMES, QueueRef(), request):
+        for queue in tenant.queues:
+            return QueueNumbers(tenant.tenant_id, queue.queue_id)
     return None
 
 

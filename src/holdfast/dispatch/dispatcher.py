@@ -243,7 +243,7 @@ class Dispatcher:
             await self._store.settle(ref, verdicts, self._runtime.clock.now_ms())
         except Exception as error:
             # No retry: the leases expire by themselves, and closing the store waits for this task.
-            self._giving_back.failed(error, queue=ref, messages=len(receipts))
+            self._giving_back.failed(error, **ref._asdict(), messages=len(receipts))
         else:
             self._giving_back.succeeded()
 

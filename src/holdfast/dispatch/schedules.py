@@ -108,7 +108,13 @@ class Scheduler:
         """Skip a tick whose message was refused. It is not retried, because the next tick may come before a retry."""
         skipped = after_skipped(schedule, next_at, f"{error.code}: {error.message}")
         if await self._store.schedules.put(ref, schedule, skipped, self._runtime.clock.now_ms()):
-            _log.warning("tick_skipped schedule=%s queue=%s error=%s", schedule.name, ref, error.message)
+            _log.warning(
+                "tick_skipped schedule=%s queue=%s error=%s",
+                schedule.name,
+                ref,
+                error.message,
+                extra={**ref._asdict(), "schedule": schedule.name, "code": error.code},
+            )
 
     def _put_off(self, error: Exception, schedule: str) -> None:
         if not self._is_closed:

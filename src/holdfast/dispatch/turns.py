@@ -42,7 +42,7 @@ class ShardTurns:
                     cost = await self._serve(waiters)
                 except Exception as error:
                     # This is a bug: `serve` passes the errors of the store to the waiters. Other queues go on.
-                    self._backoff.failed(error, queue=waiters.ref)
+                    self._backoff.failed(error, **waiters.ref._asdict())
                     cost = 1
                 else:
                     self._backoff.succeeded()

@@ -1,6 +1,7 @@
 """The results of a queue's operations: ids, deliveries, results of verdicts, counts and listings."""
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -205,6 +206,38 @@ class TenantSummary(TenantConfig, frozen=True, kw_only=True):
     tenant: str
 
 
+class NumberedQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """The name and the number of a queue."""
+
+    queue: str
+    queue_id: int
+
+
+class NumberedTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """The name and the number of a tenant, and those of its queues."""
+
+    tenant: str
+    tenant_id: int
+    queues: list[NumberedQueue]
+
+
+class Access(StrEnum):
+    """The kinds of access to stored keys."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+class HotQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue's share, from 0 to 1, of the recent reads or writes of one column family, estimated from samples."""
+
+    family: str
+    access: Access
+    tenant: str
+    queue: str
+    share: float
+
+
 class BulkResult(msgspec.Struct, frozen=True):
     """The result of a bulk verb: the number of messages that matched, and of those that it changed."""
 
@@ -228,6 +261,14 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """The result of saving state: the ETag of the document, or None if there is no document."""
 
     etag: str | None
+    # The message's correlation id. None: an older server, or one that is called over HTTP, does not say it in the body.
+    correlation_id: str | None = None
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of removing one message: its correlation id, or None if it is not known."""
+
+    correlation_id: str | None = None
 
 
 class Page(list[T], Generic[T]):

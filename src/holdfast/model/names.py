@@ -20,6 +20,13 @@ class QueueRef(NamedTuple):
         return f"{self.tenant}/{self.queue}"
 
 
+class QueueNumbers(NamedTuple):
+    """The numbers of a queue: the one of its tenant, and its own, which is unique within the tenant."""
+
+    tenant_id: int
+    queue_id: int
+
+
 def parse_name(kind: str, value: object) -> str:
     """Return the name, or raise `InvalidName`. `kind` is the kind of name to show in the error.
 

@@ -13,6 +13,7 @@ from holdfast.dispatch.sweeper import Sweeper
 from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.extras import require_extra
+from holdfast.model.names import QueueNumbers, QueueRef
 from holdfast.model.parsing.store_url import UrlKind, parse_store_url
 from holdfast.runtime import Runtime
 from holdfast.server.kinds import without_password
@@ -120,6 +121,14 @@ class Core:
     def weight_of(self, tenant: str) -> int:
         """Return the weight of a tenant's turns."""
         return self._directory.weight_of(tenant)
+
+    def numbers_of(self, ref: QueueRef) -> QueueNumbers | None:
+        """Return the numbers of a queue for a log line; None if they are not known. Never raises."""
+        try:
+            return self.store.directory.numbers_of(ref)
+        except Exception:
+            # The line is written without them: a stopped or closing store must not keep an event out of the log.
+            return None
 
     def begin_drain(self) -> None:
         """End every wait with an empty result, and let no call wait from now on. Other calls still work."""

@@ -37,6 +37,7 @@ from holdfast.server.scrape import CoreSource
 from holdfast.server.settings import Settings
 from holdfast.telemetry import log
 from holdfast.telemetry.exporting import tracing_from
+from holdfast.telemetry.labels import MetricsNames
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.trace import Tracing
 
@@ -141,7 +142,8 @@ async def _opened(settings: Settings, runtime: LoopRuntime) -> AsyncIterator[Cor
     core = Core(make_store(settings.store_url, settings, SystemDice()), runtime, settings)
     await core.open()
     try:
-        yield core
+        with log.numbering_queues(core.numbers_of):
+            yield core
     finally:
         await core.close()
         await runtime.aclose()
@@ -160,7 +162,12 @@ async def _started(identity: Identity) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _measured(core: Core, settings: Settings, runtime: LoopRuntime) -> AsyncIterator[tuple[Metrics, Tracing]]:
     source = CoreSource(core.store, core.dispatcher, runtime.clock)
-    metrics = Metrics(source, max_labels=settings.metrics_max_labels, version=version("holdfast"))
+    metrics = Metrics(
+        source,
+        max_labels=settings.metrics_max_labels,
+        names=MetricsNames(settings.metrics_names),
+        version=version("holdfast"),
+    )
     tracing = tracing_from(os.environ, version=version("holdfast"))
     core.admission.set_observer(metrics)
     if (shared := core.shared) is not None:

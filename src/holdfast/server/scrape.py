@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator, Mapping
 
 from holdfast.clock import Clock
 from holdfast.dispatch.dispatcher import Dispatcher
-from holdfast.model.answers import Stats
 from holdfast.model.errors import QueueNotFound
 from holdfast.model.events import Event
-from holdfast.model.names import QueueRef
+from holdfast.model.names import QueueNumbers, QueueRef
 from holdfast.service.views import stats_of
 from holdfast.stores.contract import Store
 from holdfast.telemetry.figures import Figures
+from holdfast.telemetry.metrics import ScrapedQueue
 
 
 class CoreSource:
@@ -21,7 +21,7 @@ class CoreSource:
         self._dispatcher = dispatcher
         self._now_ms = clock.now_ms
 
-    async def queues(self) -> AsyncIterator[tuple[QueueRef, Stats]]:
+    async def queues(self) -> AsyncIterator[ScrapedQueue]:
         """Yield every queue, tenant by tenant. A queue that is deleted meanwhile is left out."""
         for tenant in await self._store.directory.list_tenants():
             for row in await self._store.directory.list_queues(tenant.tenant):
@@ -30,7 +30,8 @@ class CoreSource:
                     counts = await self._store.counts(*row.ref, now_ms)
                 except QueueNotFound:
                     continue
-                yield row.ref, stats_of(counts, now_ms, waiters=self._dispatcher.count_waiters(row.ref), row=row)
+                stats = stats_of(counts, now_ms, waiters=self._dispatcher.count_waiters(row.ref), row=row)
+                yield ScrapedQueue(row.ref, QueueNumbers(row.tenant_id, row.queue_id), stats)
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
         return await self._store.take_tallies()

@@ -214,6 +214,13 @@ class Settings(StoreSettings, frozen=True, kw_only=True):
             "Maximum number of queues with their own metrics. The others are counted together as `other`.",
         ),
     ] = 1_000
+    metrics_names: Annotated[
+        Literal["names", "ids"],
+        _operation(
+            Choice("names", "ids"),
+            "Name tenants and queues in metrics by their names or by their numbers. `GET /v1/names` has both.",
+        ),
+    ] = "names"
 
     @property
     def store_url(self) -> str:

@@ -6,7 +6,17 @@ from typing import Any
 from msgspec.structs import asdict
 
 from holdfast.dispatch.dispatcher import Dispatcher
-from holdfast.model.answers import BulkResult, QueueDetail, QueueSummary, Stats, TenantSummary
+from holdfast.model.answers import (
+    BulkResult,
+    HotQueue,
+    NumberedQueue,
+    NumberedTenant,
+    QueueDetail,
+    QueueSummary,
+    Removed,
+    Stats,
+    TenantSummary,
+)
 from holdfast.model.errors import InvalidArgument, MessageNotFound, StoreUnavailable
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import State, check_size
@@ -28,6 +38,7 @@ from holdfast.model.requests import (
 )
 from holdfast.runtime import Runtime, shield, sleep_until
 from holdfast.service.policy_cache import PolicyCache
+from holdfast.service.queue_refs import parse_names
 from holdfast.service.views import stats_of
 from holdfast.stores.contract import Store
 from holdfast.stores.logic.results import being_deleted
@@ -38,6 +49,7 @@ from holdfast.wire.requests import (
     ConfigureRequest,
     DeleteRequest,
     MoveRequest,
+    NamesRequest,
     Nothing,
     PauseRequest,
     PurgeRequest,
@@ -67,6 +79,34 @@ class AdminService:
         return [
             TenantSummary(tenant=row.tenant, **asdict(row.config)) for row in await self._store.directory.list_tenants()
         ]
+
+    async def names(self, ref: QueueRef, request: NamesRequest) -> list[NumberedTenant]:
+        """Return the numbers of all tenants and queues, or of those that the request names, as far as they exist."""
+        tenant, queue = parse_names(request, ref.tenant)
+        directory = self._store.directory
+        if tenant is None:
+            rows = await directory.list_tenants()
+        else:
+            row = await directory.find_tenant(tenant)
+            rows = [] if row is None else [row]
+        return [
+            NumberedTenant(
+                tenant=row.tenant, tenant_id=row.tenant_id, queues=await self._numbered_queues(row.tenant, queue)
+            )
+            for row in rows
+        ]
+
+    async def _numbered_queues(self, tenant: str, queue: str | None) -> list[NumberedQueue]:
+        if queue is None:
+            rows = await self._store.directory.list_queues(tenant)
+        else:
+            row = await self._store.directory.find_queue(QueueRef(tenant, queue))
+            rows = [] if row is None else [row]
+        return [NumberedQueue(queue=row.ref.queue, queue_id=row.queue_id) for row in rows]
+
+    async def hot_queues(self, ref: QueueRef, request: Nothing) -> list[HotQueue]:
+        """Return the busiest queues of each column family; none for a store without column families."""
+        return list((await self._store.figures()).hot)
 
     async def tenant(self, ref: QueueRef, request: Nothing) -> TenantConfig:
         """Return the configuration of a tenant; an unknown tenant has the default one."""
@@ -187,12 +227,15 @@ class AdminService:
         await self._directory.require_or_create(to)
         return await self._apply(ref, Move(to=to, state=state), request.filter)
 
-    async def remove(self, ref: QueueRef, request: RemoveRequest) -> None:
-        """Remove one message in any state. Raise `MessageNotFound`."""
+    async def remove(self, ref: QueueRef, request: RemoveRequest) -> Removed:
+        """Remove one message in any state, and return its correlation id. Raise `MessageNotFound`."""
         snowflake = parse_id(request.id)
+        # A message never changes its correlation id, so this needs no step together with the removal.
+        found = await self._store.get(ref, snowflake)
         removed = await self._apply(ref, Remove(), Filter(ids=frozenset({snowflake})))
         if not removed.changed:
             raise MessageNotFound(f"queue {ref} has no message {to_uuid(snowflake)}", id=to_uuid(snowflake))
+        return Removed(correlation_id=None if found is None else found.envelope.correlation_id)
 
     async def redrive(self, ref: QueueRef, request: RedriveRequest) -> BulkResult:
         """Make the failed messages that match ready again; with an edit, only the message that it names.

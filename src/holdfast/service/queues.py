@@ -266,7 +266,9 @@ class QueueService:
         self._dispatcher.give_back(ref, deliveries)
 
     async def save_state(self, ref: QueueRef, request: StateRequest) -> Saved:
-        """Save the state document, the progress, or both, of a message in flight, and return the document's ETag.
+        """Save the state document, the progress, or both, of a message in flight.
+
+        Return the document's ETag and the message's correlation id.
 
         Raise `StaleLease` if the receipt does not hold the message, and `Conflict` if the stored ETag is not the given
         one.
@@ -282,8 +284,8 @@ class QueueService:
         if not changes:
             raise InvalidArgument("nothing to save: give document, progress or both", field="document")
         for change in changes:
-            etag = await self._store.save_state(ref, request.receipt, change, self._now_ms())
-        return Saved(etag=etag)
+            saved = await self._store.save_state(ref, request.receipt, change, self._now_ms())
+        return saved
 
     # --- The claim ledger ------------------------------------------------------------------------------------
 

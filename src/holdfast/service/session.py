@@ -14,13 +14,14 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Verdict
 from holdfast.service.access import ANYONE, Caller, permit
 from holdfast.service.operations import Services
+from holdfast.service.queue_refs import parse_names
 from holdfast.service.subscriptions import DeliveryStream
 from holdfast.service.uploads import PayloadStream
 from holdfast.service.watches import NewsStream
 from holdfast.stores.contract import PayloadReader
 from holdfast.wire import operations
 from holdfast.wire.operation import Operation, Target
-from holdfast.wire.requests import JournalRequest, MoveRequest
+from holdfast.wire.requests import JournalRequest, MoveRequest, NamesRequest
 
 R = TypeVar("R")
 A = TypeVar("A")
@@ -46,6 +47,10 @@ class Session:
             permit(self.caller, operation, request.tenant)
             if not self.caller.is_operator:
                 request = replace(request, tenant=self.caller.tenant)
+        elif isinstance(request, NamesRequest):
+            tenant, queue = parse_names(request, self.own_tenant)
+            permit(self.caller, operation, tenant)
+            request = replace(request, tenant=tenant if self.is_operator else self.own_tenant, queue=queue)
         answer = await self._services.call(operation, ref, request)
         if operation is operations.TENANTS and not self.caller.is_operator:
             own = [each for each in cast(list[TenantSummary], answer) if each.tenant == self.caller.tenant]

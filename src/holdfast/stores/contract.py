@@ -31,10 +31,10 @@ each queue's policy, because it returns expired leases without being asked.
 from collections.abc import Mapping
 from typing import Protocol, Self
 
-from holdfast.model.answers import Counts, Enqueued, Found, LedgerEntry, Result
+from holdfast.model.answers import Counts, Enqueued, Found, LedgerEntry, Result, Saved
 from holdfast.model.events import Event
 from holdfast.model.message import Draft, Pieces, Receipt, State
-from holdfast.model.names import QueueRef
+from holdfast.model.names import QueueNumbers, QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.model.requests import ClaimRequest, Filter, StateChange, Verb, Verdict
 from holdfast.model.schedules import Schedule, Tick
@@ -136,6 +136,9 @@ class QueueDirectory(Protocol):
 
     async def find_queue(self, ref: QueueRef) -> QueueRow | None:
         """Return the queue's current row, or None if there is no such queue."""
+
+    def numbers_of(self, ref: QueueRef) -> QueueNumbers | None:
+        """Return the queue's numbers without waiting; None if this process does not know them. Any thread may call."""
 
     async def list_queues(self, tenant: str) -> list[QueueRow]:
         """Return the rows of the tenant's queues, sorted by name; an empty list for an unknown tenant."""
@@ -314,8 +317,8 @@ class Store(Protocol):
         error `stale_lease`.
         """
 
-    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
-        """Save a message's state document or its progress, and return the document's ETag.
+    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> Saved:
+        """Save a message's state document or its progress. Return the document's ETag and the message's correlation id.
 
         Progress alone does not change the ETag; it is None until a document is saved. Raise `StaleLease` if the receipt
         does not hold the message, or `Conflict` if the document has another ETag than `change.etag`.

@@ -153,6 +153,12 @@ ROCKSDB = {
         "holdfast_rocksdb_block_cache_bytes", MetricKind.GAUGE, "Size of the block caches.", ("family",)
     ),
 }
+ROCKSDB_HOT_SHARE = MetricFamily(
+    "holdfast_rocksdb_hot_queue_share",
+    MetricKind.GAUGE,
+    "Share of the recent reads or writes of a column family, estimated from samples, of its ten busiest queues.",
+    ("family", "access", *_QUEUE),
+)
 QUEUES = MetricFamily("holdfast_queues", MetricKind.GAUGE, "Queues that the last scrape read.")
 LABEL_SETS = MetricFamily("holdfast_label_sets", MetricKind.GAUGE, "Queues with labels of their own.")
 LABEL_SETS_MAX = MetricFamily(
@@ -181,5 +187,6 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(LIMIT_DECISIONS, LIMIT_WAIT_SECONDS, TURNS_WAITING, TURN_WAIT_SECONDS, LIMITS_SHARED),
     *(STORE_UP, STORE_FREE_BYTES, STORE_ACCEPTS_ENQUEUES, STORE_REFUSALS, STORE_STOPS, WAL_FREE_BYTES),
     *(CLOCK_SKEW, STORE_WRITES, STORE_UNWRITTEN_BYTES, STORE_CHECKPOINTS, STORE_SYNC_SECONDS, *ROCKSDB.values()),
+    ROCKSDB_HOT_SHARE,
     *(QUEUES, LABEL_SETS, LABEL_SETS_MAX, LOOP_LAG, DOOR_PROCESSES, DOOR_PROCESS_ENDS, DOOR_CPU_SECONDS, BUILD),
 )

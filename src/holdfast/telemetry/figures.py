@@ -4,6 +4,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from holdfast.model.answers import HotQueue
+
 
 class Histogram:
     """Counts of values by upper bound. The last count is that of the values above all bounds."""
@@ -88,3 +90,5 @@ class Figures:
     syncs: Histogram | None = None
     connections: ConnectionFigures | None = None
     families: Mapping[str, FamilyFigures] = field(default_factory=dict)
+    # The busiest queues of each column family and kind of access, the busiest first.
+    hot: Sequence[HotQueue] = ()

@@ -4,12 +4,15 @@ Every label set needs memory here, in each scrape and in the database of the met
 queue gets a label set at the first scrape that finds it in the store, and loses it when it is deleted. Requests to
 queues that do not exist, and to queues beyond the limit, are counted under `other`, so a caller that invents names
 cannot use label sets up.
+
+The labels are the names of tenant and queue, or their numbers.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
+from enum import StrEnum
 
 from holdfast.model.errors import InvalidName
-from holdfast.model.names import QueueRef, parse_ref
+from holdfast.model.names import QueueNumbers, QueueRef, parse_ref
 
 OTHER = QueueRef("other", "other")
 
@@ -19,11 +22,19 @@ _NAME_BYTES_PER_SET = 48
 _DETAILED_SHARE = 5
 
 
+class MetricsNames(StrEnum):
+    """The ways to name tenants and queues in metrics."""
+
+    NAMES = "names"
+    IDS = "ids"
+
+
 class LabelSets:
     """The queues that have labels of their own, at most `limit`."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, names: MetricsNames = MetricsNames.NAMES) -> None:
         self.limit = limit
+        self._names = names
         self._left_bytes = limit * _NAME_BYTES_PER_SET
         self._granted: dict[QueueRef, str] = {}
         self._detailed: set[QueueRef] = set()
@@ -55,31 +66,50 @@ class LabelSets:
         """Return the labels for latencies of a queue."""
         return _OTHER if ref is not None and ref not in self._detailed else self.text(ref)
 
-    def update(self, queues: Collection[QueueRef] | None, *, is_complete: bool) -> list[QueueRef]:
+    def update(self, queues: Mapping[QueueRef, QueueNumbers] | None, *, is_complete: bool) -> list[QueueRef]:
         """Give label sets to the queues of a scrape, first to those with requests. Return the queues that lost theirs.
 
+        With numbers as labels, a queue that was deleted and made again loses the old label set and gets a new one.
+
         Args:
-            queues: The queues that exist. None if that is unknown: then any name in a request gets a label set.
-            is_complete: False if there may be more queues. Then no queue loses its label set.
+            queues: The queues that exist. None if that is unknown: then any name in a request gets a label set, unless
+                the labels are numbers.
+            is_complete: False if there may be more queues. Then no queue that is missing loses its label set.
         """
         candidates, self._candidates = self._candidates, {}
+        known = {} if queues is None else queues
         lost = []
-        if queues is not None and is_complete:
-            lost = [ref for ref in self._granted if ref not in queues]
+        if queues is not None:
+            lost = [
+                ref for ref, text in self._granted.items() if self._is_lost(text, ref, known, is_complete=is_complete)
+            ]
         for ref in lost:
             self._revoke(ref)
-        for ref in (*(ref for ref in candidates if queues is None or ref in queues), *(queues or ())):
+        for ref in (*(ref for ref in candidates if queues is None or ref in queues), *known):
             if len(self._granted) >= self.limit:
                 break
-            self._grant(ref)
+            self._grant(ref, known.get(ref))
         return lost
 
-    def _grant(self, ref: QueueRef) -> None:
+    def _is_lost(self, text: str, ref: QueueRef, queues: Mapping[QueueRef, QueueNumbers], *, is_complete: bool) -> bool:
+        numbers = queues.get(ref)
+        return is_complete if numbers is None else text != self._text(ref, numbers)
+
+    def _text(self, ref: QueueRef, numbers: QueueNumbers | None) -> str | None:
+        """Return the labels of a queue; None if they are its numbers and these are not known."""
+        if self._names is MetricsNames.NAMES:
+            return _text(*ref)
+        return None if numbers is None else _text(*map(str, numbers))
+
+    def _grant(self, ref: QueueRef, numbers: QueueNumbers | None) -> None:
         size = len(ref.tenant) + len(ref.queue)
         if ref in self._granted or ref == OTHER or size > self._left_bytes or not _is_valid(ref):
             return
+        text = self._text(ref, numbers)
+        if text is None:
+            return
         self._left_bytes -= size
-        self._granted[ref] = _text(ref)
+        self._granted[ref] = text
         if len(self._detailed) * _DETAILED_SHARE < self.limit:
             self._detailed.add(ref)
 
@@ -89,12 +119,12 @@ class LabelSets:
         self._left_bytes += len(ref.tenant) + len(ref.queue)
 
 
-def _text(ref: QueueRef) -> str:
+def _text(tenant: str, queue: str) -> str:
     """Return the text of the labels. Names cannot contain a character that needs escaping."""
-    return f'tenant="{ref.tenant}",queue="{ref.queue}"'
+    return f'tenant="{tenant}",queue="{queue}"'
 
 
-_OTHER = _text(OTHER)
+_OTHER = _text(*OTHER)
 _NONE = 'tenant="",queue=""'
 
 

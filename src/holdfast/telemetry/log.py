@@ -9,11 +9,14 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor
+
+from holdfast.model.names import QueueNumbers, QueueRef
 
 FORMATS = ("console", "json")
 
@@ -69,6 +72,39 @@ def configure(log_format: str = "console", level: str = "info", stream: TextIO |
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
+
+
+class QueueNumbering(logging.Filter):
+    """A filter that adds `tenant_id` and `queue_id` to records that name a queue by `tenant` and `queue`."""
+
+    def __init__(self, numbers_of: Callable[[QueueRef], QueueNumbers | None]) -> None:
+        """`numbers_of` must not raise, and must not log. It returns None for a queue whose numbers are not known."""
+        super().__init__()
+        self._numbers_of = numbers_of
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the numbers, and let every record pass."""
+        fields = record.__dict__
+        tenant, queue = fields.get("tenant"), fields.get("queue")
+        if isinstance(tenant, str) and isinstance(queue, str) and "tenant_id" not in fields:
+            numbers = self._numbers_of(QueueRef(tenant, queue))
+            if numbers is not None:
+                fields.update(numbers._asdict())
+        return True
+
+
+@contextmanager
+def numbering_queues(numbers_of: Callable[[QueueRef], QueueNumbers | None]) -> Iterator[None]:
+    """Add the numbers of tenants and queues to the log lines of this process; see `QueueNumbering`."""
+    numbering = QueueNumbering(numbers_of)
+    handlers = list(logging.getLogger().handlers)
+    for handler in handlers:
+        handler.addFilter(numbering)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(numbering)
 
 
 def format_line(logger: logging.Logger, event: str, fields: Mapping[str, object]) -> str:

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -16,11 +16,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from holdfast.model.answers import Stats
 from holdfast.model.errors import HoldfastError
 from holdfast.model.events import Event
-from holdfast.model.names import QueueRef
+from holdfast.model.names import QueueNumbers, QueueRef
 from holdfast.telemetry import declared
 from holdfast.telemetry.exposition import MetricFamily, format_histograms, format_samples, format_value
 from holdfast.telemetry.figures import Figures, Histogram
-from holdfast.telemetry.labels import OTHER, LabelSets
+from holdfast.telemetry.labels import OTHER, LabelSets, MetricsNames
 from holdfast.telemetry.lag import LoopLag
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -46,10 +46,18 @@ _MAX_WORDS = 256
 _Key = tuple[str, QueueRef | None, str]
 
 
+class ScrapedQueue(NamedTuple):
+    """A queue as a scrape reads it."""
+
+    ref: QueueRef
+    numbers: QueueNumbers
+    stats: Stats
+
+
 class Source(Protocol):
     """The store of a server, as a scrape reads it."""
 
-    def queues(self) -> AsyncIterator[tuple[QueueRef, Stats]]:
+    def queues(self) -> AsyncIterator[ScrapedQueue]:
         """Yield all queues."""
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
@@ -81,7 +89,12 @@ class Metrics:
     """
 
     def __init__(
-        self, source: Source | None = None, *, max_labels: int = DEFAULT_MAX_LABELS, version: str = "unknown"
+        self,
+        source: Source | None = None,
+        *,
+        max_labels: int = DEFAULT_MAX_LABELS,
+        names: MetricsNames = MetricsNames.NAMES,
+        version: str = "unknown",
     ) -> None:
         self.lag = LoopLag()
         self.shares_limits: Callable[[], bool] | None = None
@@ -91,7 +104,7 @@ class Metrics:
         self.door_process_ends = 0
         self._source = source
         self._version = version
-        self._labels = LabelSets(max_labels)
+        self._labels = LabelSets(max_labels, names)
         self._words: dict[str, str] = {}
         self._requests: dict[_Key, Histogram] = {}
         self._decisions: dict[_Key, int] = defaultdict(int)
@@ -176,40 +189,40 @@ class Metrics:
             self._update_labels(None, is_complete=False)
             return None, None
         figures = Figures(is_up=False)
-        stats: dict[QueueRef, Stats] = {}
+        queues: list[ScrapedQueue] = []
         is_complete = False
         with suppress(HoldfastError):  # STORE_UP is then 0
             figures = await self._source.figures()
-            stats, is_complete = await self._read_queues(self._source)
-        self._update_labels(stats, is_complete=is_complete)
+            queues, is_complete = await self._read_queues(self._source)
+        self._update_labels({each.ref: each.numbers for each in queues}, is_complete=is_complete)
         # This comes last, because it resets the counts: a scrape that is cancelled before loses none.
         for ref, counts in (await self._source.take_tallies()).items():
             kept = ref if ref in self._labels else OTHER
             for event, count in counts.items():
                 self._transitions[event.value, kept, ""] += count
-        return figures, stats
+        return figures, {each.ref: each.stats for each in queues}
 
-    async def _read_queues(self, source: Source) -> tuple[dict[QueueRef, Stats], bool]:
-        """Return the stats of the queues, and whether they are all."""
-        stats: dict[QueueRef, Stats] = {}
-        async for ref, each in source.queues():
-            if len(stats) == self._labels.limit * _QUEUES_PER_LABEL_SET:
-                return stats, False
-            stats[ref] = each
-            if len(stats) % _BATCH == 0:
+    async def _read_queues(self, source: Source) -> tuple[list[ScrapedQueue], bool]:
+        """Return the queues, and whether they are all."""
+        queues: list[ScrapedQueue] = []
+        async for each in source.queues():
+            if len(queues) == self._labels.limit * _QUEUES_PER_LABEL_SET:
+                return queues, False
+            queues.append(each)
+            if len(queues) % _BATCH == 0:
                 await asyncio.sleep(0)
-        return stats, True
+        return queues, True
 
-    def _update_labels(self, queues: dict[QueueRef, Stats] | None, *, is_complete: bool) -> None:
+    def _update_labels(self, queues: Mapping[QueueRef, QueueNumbers] | None, *, is_complete: bool) -> None:
         lost = set(self._labels.update(queues, is_complete=is_complete))
         for series in (self._requests, self._waits):
-            for key in [key for key in series if self._has_no_labels(key[1])]:
+            for key in [key for key in series if key[1] in lost or self._has_no_labels(key[1])]:
                 removed = series.pop(key)
                 # The counts of a queue that lost its labels were shown already; under `other` they would count twice.
                 if key[1] not in lost:
                     self._new(series, key[0], OTHER, key[2]).add(removed)
         for counts in (self._decisions, self._transitions):
-            for key in [key for key in counts if self._has_no_labels(key[1])]:
+            for key in [key for key in counts if key[1] in lost or self._has_no_labels(key[1])]:
                 count = counts.pop(key)
                 if key[1] not in lost:
                     counts[key[0], OTHER, key[2]] += count
@@ -232,6 +245,7 @@ class Metrics:
             yield from self._queue_lines(stats)
         if figures is not None:
             yield from _store_lines(figures)
+            yield from self._hot_lines(figures)
         yield format_value(declared.LABEL_SETS, len(self._labels))
         yield format_value(declared.LABEL_SETS_MAX, self._labels.limit)
         yield format_value(declared.LOOP_LAG, self.lag.take_highest_ms() / 1_000)
@@ -301,6 +315,15 @@ class Metrics:
         yield from format_samples(declared.WAITERS, ((labels, each.waiters) for labels, each in shown))
         yield from format_samples(declared.PAUSED, ((labels, int(each.paused)) for labels, each in shown))
         yield format_value(declared.QUEUES, len(stats))
+
+    def _hot_lines(self, figures: Figures) -> Iterator[str]:
+        shares: dict[str, float] = defaultdict(float)
+        for each in figures.hot:
+            queue = self._labels.text(QueueRef(each.tenant, each.queue))
+            shares[f'family="{each.family}",access="{each.access}",{queue}'] += each.share
+        yield from format_samples(
+            declared.ROCKSDB_HOT_SHARE, ((text, round(share, 4)) for text, share in shares.items())
+        )
 
 
 def _sum_stats(every: list[Stats]) -> Stats:

@@ -16,13 +16,16 @@ from holdfast.model.answers import (
     Delivery,
     Enqueued,
     Exchanged,
+    HotQueue,
     Info,
     JournalEvents,
     LedgerEntry,
+    NumberedTenant,
     Page,
     PayloadPart,
     QueueDetail,
     QueueSummary,
+    Removed,
     Result,
     Saved,
     Stats,
@@ -239,6 +242,16 @@ TENANTS = _operation(
     "tenants", req.Nothing, list[TenantSummary], _READ, "List the tenants that the caller may see",
     _get("/v1/tenants", answers.TENANTS, ()),
     target=Target.SERVER)
+NAMES = _operation(
+    "names", req.NamesRequest, list[NumberedTenant], _READ,
+    "Return the numbers of the tenants and queues that the caller may see, as logs and metrics show them",
+    _get("/v1/names", answers.NAMES, ()),
+    target=Target.SERVER)
+HOT_QUEUES = _operation(
+    "hot_queues", req.Nothing, list[HotQueue], _READ,
+    "Return the queues with the largest shares of the recent reads and writes of each column family of the store",
+    _get("/v1/hot", answers.HOT_QUEUES, ()),
+    target=Target.SERVER, is_operators_only=True)
 TENANT = _operation(
     "tenant", req.Nothing, TenantConfig, _READ, "Return the limits, quotas and message counts of a tenant",
     _get(_TENANT, answers.TENANT, ()),
@@ -309,8 +322,8 @@ REDRIVE = _operation(
     _post(_QUEUE + "/redrive", answers.REDRIVEN, is_body_optional=True, ends_with_caller=True),
     is_repeatable=lambda request: request.dry_run, is_long=True)
 REMOVE = _operation(
-    "remove", req.RemoveRequest, type(None), _ADMIN, "Remove one message",
-    _delete(_QUEUE + "/messages/{id}", answers.DONE),
+    "remove", req.RemoveRequest, Removed, _ADMIN, "Remove one message",
+    _delete(_QUEUE + "/messages/{id}", answers.REMOVED),
     is_repeatable=False, done_if=("message_not_found",))
 
 # --- Schedules -------------------------------------------------------------------------------------------------------

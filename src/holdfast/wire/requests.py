@@ -56,6 +56,16 @@ class JournalRequest(msgspec.Struct, frozen=True, kw_only=True):
     until: str | None = None
 
 
+class NamesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Return the numbers of all tenants and queues, or only of this tenant and of its queue of this name.
+
+    With `queue` alone, the tenant is the caller's own.
+    """
+
+    tenant: str | None = None
+    queue: str | None = None
+
+
 class LedgerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """List the open claims of a consumer, or the one with this number."""
 

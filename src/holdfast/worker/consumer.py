@@ -11,6 +11,7 @@ from holdfast.worker.execution.executor import Execution
 from holdfast.worker.handlers import Handler, is_importable_here
 from holdfast.worker.metrics import HandlerStats
 from holdfast.worker.outcomes import HandlerDied, HandlerNotImportable, bounded
+from holdfast.worker.queue_numbers import QueueFields
 from holdfast.worker.verdict_sender import TROUBLE, Outbox, PendingVerdict
 from holdfast.worker.work import InterruptReason, Slot, Work, WorkMessage
 
@@ -25,6 +26,7 @@ class Consumer:
         self._clock = context.runtime.clock
         self._outbox = Outbox(handler.options.ref, context)
         self._execution = Execution(handler, context, self._outbox)
+        self.queue_fields = QueueFields(context.connection.client, handler.options.ref, self._runtime)
         # The slots in use, and the messages that are being handled. A slot may be free before its message is settled,
         # or still in use by a thread that does not end.
         self._used_slots = 0
@@ -106,6 +108,7 @@ class Consumer:
                     self.handler.options.ref,
                     delay_ms / 1_000,
                     exc_info=error,
+                    extra=self.queue_fields.fields(),
                 )
                 # Even a restart at once lets other tasks run first.
                 await self._sleep(delay_ms) if delay_ms else await asyncio.sleep(0)
@@ -202,7 +205,8 @@ class Consumer:
     async def _lost(self, error: BaseException, pending: list[PendingVerdict]) -> None:
         self._context.reachability.lose(error)
         if isinstance(error, Throttled) and not self._failed_claims:
-            log.warning("claims_throttled queue=%s error=%s", self.handler.options.ref, error)
+            fields = self.queue_fields.fields()
+            log.warning("claims_throttled queue=%s error=%s", self.handler.options.ref, error, extra=fields)
         self._outbox.put_back(pending)
         self._outbox.expect_no_claim()
         roll = self._context.dice.roll()
@@ -224,7 +228,7 @@ class Consumer:
     # --- Messages in hand --------------------------------------------------------------------------------------
 
     def _begin(self, message: WorkMessage) -> None:
-        work = Work(message, self._clock.now_ms(), self.handler.options.lease_ms)
+        work = Work(message, self._clock.now_ms(), self.handler.options.lease_ms, self.queue_fields)
         self._used_slots += 1
         self._unsettled += 1
         self._works.add(work)

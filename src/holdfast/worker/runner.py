@@ -11,7 +11,6 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.client.missing import describe_missing
 from holdfast.clock import Alarm, Clock
 from holdfast.dice import Dice
-from holdfast.model.names import QueueRef
 from holdfast.model.rules.retry import backoff_ms
 from holdfast.runtime import LoopRuntime
 from holdfast.signals import LoopSignals
@@ -19,6 +18,7 @@ from holdfast.worker.connection import ThreadWorkerConnection, WorkerConnection,
 from holdfast.worker.consumer import Consumer
 from holdfast.worker.context import ConsumerContext, Hooks, Reachability, WorkerStop, first_of, log
 from holdfast.worker.handlers import Handler
+from holdfast.worker.queue_numbers import QueueFields
 from holdfast.worker.verdict_sender import TROUBLE
 
 # The time after the grace in which handlers can clean up and their messages are given back.
@@ -109,7 +109,9 @@ class Runner:
             for consumer in self.consumers:
                 loops.create_task(consumer.keep_running())
             # Concurrent with the claims, so that a slow check does not delay them.
-            check = loops.create_task(warn_of_missing_queues(connection, [each.options.ref for each in self._handlers]))
+            check = loops.create_task(
+                warn_of_missing_queues(connection, [each.queue_fields for each in self.consumers])
+            )
             self.started.set_result(None)
             await asyncio.wait({self.stop.requested})
             check.cancel()
@@ -245,12 +247,17 @@ def stopping_on_signals(runner: Callable[[], Runner | None]) -> Iterator[None]:
         signals.restore()
 
 
-async def warn_of_missing_queues(connection: WorkerConnection, refs: Iterable[QueueRef]) -> None:
-    """Log a warning for each queue that does not exist. Errors are only logged: they must not end the worker."""
+async def warn_of_missing_queues(connection: WorkerConnection, queues: Iterable[QueueFields]) -> None:
+    """Read the numbers of the queues, and log a warning for each queue that does not exist.
+
+    Errors are only logged: they must not end the worker.
+    """
     try:
-        for ref in refs:
-            text = await describe_missing(connection.client._connected(), ref, is_waiting=True)
+        for queue in queues:
+            if await queue.read():
+                continue
+            text = await describe_missing(connection.client._connected(), queue.ref, is_waiting=True)
             if text is not None:
-                log.warning("queue_missing: %s", text, extra={"tenant": ref.tenant, "queue": ref.queue})
+                log.warning("queue_missing: %s", text, extra=queue.ref._asdict())
     except Exception:
         log.warning("queues_not_checked", exc_info=True)

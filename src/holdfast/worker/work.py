@@ -10,6 +10,7 @@ from holdfast.model.answers import Result
 from holdfast.model.errors import StaleLease
 from holdfast.model.requests import Verdict
 from holdfast.worker.outcomes import LeaseLost, Overdue, Stopped
+from holdfast.worker.queue_numbers import QueueFields
 
 
 class WorkMessage(AsyncMessage):
@@ -73,10 +74,11 @@ class Interruption(NamedTuple):
 class Work:
     """One message in hand: its lease, and whether its handler was told to stop."""
 
-    __slots__ = ("claimed_at", "interrupted", "interruption", "is_warned", "lease_until", "message")
+    __slots__ = ("_queue_fields", "claimed_at", "interrupted", "interruption", "is_warned", "lease_until", "message")
 
-    def __init__(self, message: WorkMessage, claimed_at: int, lease_ms: int) -> None:
+    def __init__(self, message: WorkMessage, claimed_at: int, lease_ms: int, queue_fields: QueueFields) -> None:
         self.message = message
+        self._queue_fields = queue_fields
         self.claimed_at = claimed_at
         # By this process's clock, and used only while the server is unreachable. The server decides.
         self.lease_until = claimed_at + lease_ms
@@ -116,8 +118,7 @@ class Work:
         """Return the fields of log lines about the message."""
         message = self.message
         return {
-            "tenant_id": message.tenant,
-            "queue_id": message.queue,
+            **self._queue_fields.fields(),
             "message_id": str(message.id),
             "attempt": message.attempt,
             "correlation_id": message.correlation_id,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.cli.inspection import top
 
 Run = Callable[..., Any]
 
@@ -151,3 +152,16 @@ def test_top_lists_every_tenants_queues(run: Run, store: str) -> None:
     rows = run("top", "--once", "--interval", 0.1, "--json").lines
     assert [(each["queue"], each["ready"]) for each in rows] == [("default/b", 2), ("acme/a", 1)]
     assert [each["queue"] for each in run("top", "--once", "-i", 0.1, "-T", "acme", "--json").lines] == ["acme/a"]
+
+
+def test_top_shows_the_share_of_each_busy_queue_of_reads_and_writes(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "data", durability="os") as hf:
+        hf.queue("idle", tenant="acme").set_policy()
+        busy = hf.queue("busy", tenant="acme")
+        for _ in range(10):
+            busy.enqueue([b"x"] * 500, delay=1)
+        rows = {row["queue"]: row for row in top.frame(hf, "acme", top.Rates(hf, "acme"))}
+    assert rows["acme/busy"]["hot_writes"].items() >= {"m": 1.0, "vi": 1.0}.items()
+    assert (rows["acme/idle"]["hot_reads"], rows["acme/idle"]["hot_writes"]) == ({}, {})
+    shown = top.with_hottest({"hot_reads": {}, "hot_writes": {"m": 0.2, "vi": 0.6123}})
+    assert shown == {"hot_reads": None, "hot_writes": "vi 61%"}

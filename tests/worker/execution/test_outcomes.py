@@ -417,7 +417,26 @@ async def test_log_lines_about_a_message_have_its_correlation_id_and_queue(
         await t.start()
     [line] = [each for each in caplog.records if "ValueError" in each.getMessage()]
     assert vars(line)["correlation_id"] == "follow-me"
-    assert (vars(line)["tenant_id"], vars(line)["queue_id"]) == ("acme", "q")
+    assert (vars(line)["tenant"], vars(line)["queue"]) == ("acme", "q")
+
+
+async def test_log_lines_about_a_message_have_the_numbers_of_its_queue(
+    worker: holdfast.Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SPEC 8.10."""
+
+    @worker.handler("q", tenant="acme")
+    async def handle() -> None:
+        raise ValueError("no")
+
+    async with HandlerTest(worker) as t:
+        for number in range(2):
+            await t.enqueue("q", number, tenant="acme")
+            await t.run()
+        [tenant] = t._hf.names("acme")
+    lines = [vars(each) for each in caplog.records if "ValueError" in each.getMessage()]
+    [queue] = tenant.queues
+    assert (lines[-1]["tenant_id"], lines[-1]["queue_id"]) == (tenant.tenant_id, queue.queue_id)
 
 
 @pytest.mark.parametrize("is_plain", [False, True])

@@ -3,8 +3,8 @@
 import select
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +13,7 @@ from holdfast.cli.inspection.tail import start_of
 from holdfast.cli.output import table_of
 from holdfast.cli.session import CommandSession
 from holdfast.clock import sleep, steady_s
-from holdfast.model.answers import QueueSummary
+from holdfast.model.answers import Access, QueueSummary
 from holdfast.model.errors import Forbidden
 from holdfast.model.events import Event
 
@@ -26,6 +26,8 @@ _PAGE = 1_000
 _MAX_ROWS = 200
 
 _Key = tuple[str, str, Event]
+# The shares by column family, of each queue and kind of access.
+_HotShares = dict[tuple[str, str, Access], dict[str, float]]
 
 
 class Rates:
@@ -72,7 +74,8 @@ def top(
     if not is_live:
         while True:
             sleep(interval)
-            output.rows(frame(cli.hf, tenant, rates), empty="no queues")
+            rows = frame(cli.hf, tenant, rates)
+            output.rows(rows if output.is_json else map(with_hottest, rows), empty="no queues")
             sys.stdout.flush()
             if once or not output.is_json:
                 return
@@ -87,7 +90,11 @@ def _live(cli: CommandSession, tenant: str | None, rates: Rates, interval: float
         while True:
             rows = frame(cli.hf, tenant, rates)
             title = f"{cli.target.url}   {len(rows):,} queues   q quits"
-            shown = table_of(rows[:_MAX_ROWS], title=title) if rows else Text(f"{title}\n\nno queues yet")
+            shown = (
+                table_of([*map(with_hottest, rows[:_MAX_ROWS])], title=title)
+                if rows
+                else Text(f"{title}\n\nno queues yet")
+            )
             live.update(shown, refresh=True)
             if read_key(interval) in ("q", "Q", "\x03", "\x1b"):
                 return
@@ -95,13 +102,13 @@ def _live(cli: CommandSession, tenant: str | None, rates: Rates, interval: float
 
 def frame(hf: "holdfast.Holdfast", tenant: str | None, rates: Rates) -> list[dict[str, Any]]:
     """Return a row for each queue, those with the most ready and in-flight messages first."""
-    taken = rates.take()
+    taken, hot = rates.take(), _hot_shares(hf)
     names = [tenant] if tenant is not None else [each.tenant for each in hf.tenants()]
-    rows = [_row(name, each, taken) for name in names for each in hf.queues(tenant=name)]
+    rows = [_row(name, each, taken, hot) for name in names for each in hf.queues(tenant=name)]
     return sorted(rows, key=lambda row: (-row["ready"] - row["in_flight"], row["queue"]))
 
 
-def _row(tenant: str, each: QueueSummary, rates: dict[_Key, float]) -> dict[str, Any]:
+def _row(tenant: str, each: QueueSummary, rates: dict[_Key, float], hot: _HotShares) -> dict[str, Any]:
     return {
         "queue": f"{tenant}/{each.queue}",
         "ready": each.ready,
@@ -112,11 +119,34 @@ def _row(tenant: str, each: QueueSummary, rates: dict[_Key, float]) -> dict[str,
         "enqueued_per_s": rates.get((tenant, each.queue, Event.ENQUEUED), 0.0),
         "succeeded_per_s": rates.get((tenant, each.queue, Event.SUCCEEDED), 0.0),
         "retried_per_s": rates.get((tenant, each.queue, Event.RETRIED), 0.0),
+        "hot_reads": hot.get((tenant, each.queue, Access.READ), {}),
+        "hot_writes": hot.get((tenant, each.queue, Access.WRITE), {}),
         "bytes": each.bytes,
         "waiters": each.waiters,
         "paused": each.paused,
         "draining": each.draining,
     }
+
+
+def _hot_shares(hf: "holdfast.Holdfast") -> _HotShares:
+    """Return each busy queue's shares of reads and writes by column family; none unless the caller is an operator."""
+    shares: _HotShares = {}
+    with suppress(Forbidden):
+        for each in hf.hot_queues():
+            shares.setdefault((each.tenant, each.queue, each.access), {})[each.family] = round(each.share, 4)
+    return shares
+
+
+def with_hottest(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row for people: of the shares by column family only the largest, such as `vi 61%`."""
+    return {**row, **{key: _hottest(row[key]) for key in ("hot_reads", "hot_writes")}}
+
+
+def _hottest(shares: Mapping[str, float]) -> str | None:
+    if not shares:
+        return None
+    family = max(shares, key=shares.__getitem__)
+    return f"{family} {shares[family]:.0%}"
 
 
 def _visible_tenant(cli: CommandSession, tenant: str | None) -> str | None:

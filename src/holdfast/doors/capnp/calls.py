@@ -102,7 +102,7 @@ async def run(operation: str, work: Work, connection: CapnpConnection, context: 
         outcome = "malformed"
         connection.cut_off(Malformed(first_line(error)))
     except Exception as error:
-        public_error = _public_error(error)
+        public_error = _public_error(error, call)
         outcome = public_error.code
         if call is None and outcome == "unauthenticated":
             connection.note_tenant(UNIDENTIFIED)
@@ -114,11 +114,14 @@ async def run(operation: str, work: Work, connection: CapnpConnection, context: 
         door.observer.request(operation if call is None else call.operation, queue, outcome, steady_s() - started_at)
 
 
-def _public_error(error: Exception) -> HoldfastError:
+def _public_error(error: Exception, call: CapnpCall | None) -> HoldfastError:
     """Return the error to send. An unexpected one is logged and becomes `Internal`, as its text may show internals."""
     if isinstance(error, HoldfastError):
         return error
     if isinstance(error, UnicodeDecodeError):
         return InvalidArgument("a text is not UTF-8")
-    _log.error("call_failed", exc_info=error)
+    facts: dict[str, object] = {}
+    if call is not None:
+        facts = {**({} if call.queue is None else call.queue._asdict()), "correlation_id": call.correlation_id}
+    _log.error("call_failed", exc_info=error, extra=facts)
     return Internal("the server failed; its log shows the cause")

@@ -228,7 +228,7 @@ class FramedCall:
         The error is a local variable of this function only. As a variable of `_carry_out` it would be part of a
         reference cycle through its traceback, which only the garbage collector frees.
         """
-        sent = _error_to_send(error, self.correlation_id)
+        sent = _error_to_send(error, self.correlation_id, self.queue)
         self._answer(FrameKind.ERROR, write_error(sent))
         return sent.code
 
@@ -293,11 +293,12 @@ class FramedCall:
         return self.is_cancelled
 
 
-def _error_to_send(error: Exception, correlation_id: str | None) -> HoldfastError:
+def _error_to_send(error: Exception, correlation_id: str | None, queue: QueueRef | None) -> HoldfastError:
     """Return the error to send. An unexpected error is logged, and sent as `Internal`."""
     if isinstance(error, HoldfastError):
         return error
     if isinstance(error, UnicodeError):
         return InvalidArgument("a text is not UTF-8")
-    _log.error("call_failed", exc_info=error, extra={"correlation_id": correlation_id})
+    names = {} if queue is None else queue._asdict()
+    _log.error("call_failed", exc_info=error, extra={**names, "correlation_id": correlation_id})
     return Internal("the server failed; its log shows the cause")

@@ -186,7 +186,7 @@ class HttpDoor:
             is_body_read = not exchange.head.has_body
         else:
             correlation_id, is_body_read = call.correlation_id, call.is_body_read
-        status, body, headers = error_answer(error, correlation_id)
+        status, body, headers = error_answer(error, correlation_id, None if call is None else call.queue)
         if call is not None and call.has_begun:
             # A response that has begun cannot become an error. The caller learns of it by the end of the connection.
             raise CutOff from error

@@ -129,6 +129,11 @@ class HttpCall:
         """Return whether enqueued messages carry a trace, the server's or the caller's."""
         return self.tracing.is_on or self.head.is_traced
 
+    def take_correlation_id(self, correlation_id: str | None) -> None:
+        """Give the response the correlation id of the one message that it is about, if that is known."""
+        if correlation_id is not None:
+            self.correlation_id = correlation_id
+
     async def enqueue_traced(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
         """Enqueue messages that carry the call's trace."""
         with self.tracing.enqueue(self.headers, ref, drafts) as (carrying, note):
@@ -254,13 +259,14 @@ async def send_body(send: Send, status: int, body: bytes, headers: RawHeaders) -
     await send({"type": "http.response.body", "body": body})
 
 
-def error_answer(error: Exception, correlation_id: str) -> tuple[int, bytes, RawHeaders]:
-    """Return the status, body and headers of an error response.
+def error_answer(error: Exception, correlation_id: str, queue: QueueRef | None = None) -> tuple[int, bytes, RawHeaders]:
+    """Return the status, body and headers of an error response. `queue` is the queue of the call, if it is known.
 
     An unexpected error is logged here. The caller gets only `Internal`, because its text may show internal details.
     """
     if not isinstance(error, HoldfastError):
-        _log.error("call_failed", exc_info=error, extra={"correlation_id": correlation_id})
+        names = {} if queue is None else queue._asdict()
+        _log.error("call_failed", exc_info=error, extra={**names, "correlation_id": correlation_id})
         error = Internal("the server failed; its log shows the cause", correlation_id=correlation_id)
     headers: RawHeaders = [JSON_TYPE, (b"x-correlation-id", correlation_id.encode()), *retry_after(error)]
     if error.code == "unauthenticated":

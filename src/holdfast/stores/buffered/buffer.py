@@ -301,7 +301,11 @@ class Buffer:
             done.append(position)
             call = _decode_or_none(body)
             if call is None or call.ref != ref or position.shard not in self._shards:
-                _log.error("buffered_call_removed queue=%s: it belongs to another queue, or is unreadable", ref)
+                _log.error(
+                    "buffered_call_removed queue=%s: it belongs to another queue, or is unreadable",
+                    ref,
+                    extra=ref._asdict(),
+                )
             else:
                 by_shard[position.node, position.epoch, position.shard].append((position.number, call))
         for (node, epoch, logged_for), calls in by_shard.items():

@@ -161,7 +161,7 @@ class Prefetcher:
                 del self._none_by_index[ref]
             await self.reserve_once(ref, behind)
         except Exception as error:  # no retry: claims go by the index until the next reservation
-            self._backoff.failed(error, queue=ref)
+            self._backoff.failed(error, **ref._asdict())
         else:
             self._backoff.succeeded()
         finally:

@@ -56,6 +56,7 @@ class LandingDirectory:
         self.find_tenant = inner.find_tenant
         self.list_tenants = inner.list_tenants
         self.find_queue = inner.find_queue
+        self.numbers_of = inner.numbers_of
         self.list_queues = inner.list_queues
         self.create_queue = inner.create_queue
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from holdfast.model.answers import Result
+from holdfast.model.answers import Result, Saved
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, StateChange, Verdict
@@ -68,10 +68,12 @@ def settle_loaded(
     return results
 
 
-async def save_state(unit: Unit[Q, E], ref: QueueRef, receipt: Receipt, change: StateChange) -> str | None:
-    """Save the state document or the progress of a message that the receipt holds, and return the document's ETag.
+async def save_state(unit: Unit[Q, E], ref: QueueRef, receipt: Receipt, change: StateChange) -> Saved:
+    """Save the state document or the progress of a message that the receipt holds.
 
-    Raise `StaleLease` if the receipt holds no lease, `Conflict` if the document was changed since it was read."""
+    Return the document's ETag and the message's correlation id. Raise `StaleLease` if the receipt holds no lease, and
+    `Conflict` if the document was changed since it was read.
+    """
     queue = await unit.find(ref)
     entry = None if queue is None else (await unit.load(queue, [receipt.id])).get(receipt.id)
     if queue is None or entry is None or not lifecycle.holds(entry.life, receipt, unit.now_ms):
@@ -79,4 +81,4 @@ async def save_state(unit: Unit[Q, E], ref: QueueRef, receipt: Receipt, change: 
     [state] = await unit.states(queue, [entry])
     state = apply_state_change(state, change)
     await unit.put_state(queue, entry, state)
-    return state.etag
+    return Saved(etag=state.etag, correlation_id=entry.envelope.correlation_id)

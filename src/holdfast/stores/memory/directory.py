@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.names import QueueRef
+from holdfast.model.names import QueueNumbers, QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.stores.logic.quotas import check_quotas, check_room_for_queue, default_ttl_ms
 from holdfast.stores.logic.results import being_deleted, no_such_queue
@@ -73,6 +73,10 @@ class MemoryDirectory:
     async def find_queue(self, ref: QueueRef) -> QueueRow | None:
         queue = self.find(ref)
         return None if queue is None else queue.row
+
+    def numbers_of(self, ref: QueueRef) -> QueueNumbers | None:
+        queue = self._queues.get(ref)
+        return None if queue is None else QueueNumbers(queue.row.tenant_id, queue.row.queue_id)
 
     async def list_queues(self, tenant: str) -> list[QueueRow]:
         return [queue.row for queue in self.queues_of(tenant)]

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.dice import Dice
-from holdfast.model.answers import Counts, Enqueued, Found, Result
+from holdfast.model.answers import Counts, Enqueued, Found, Result, Saved
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.events import Event
 from holdfast.model.ids import NODES, IdMaker
@@ -85,7 +85,7 @@ class MemoryStore:
 
     def save_state(
         self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int
-    ) -> Coroutine[Any, Any, str | None]:
+    ) -> Coroutine[Any, Any, Saved]:
         return self._units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
 
     # --- Inspection ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from holdfast.clock import SystemClock
 from holdfast.dice import Dice
-from holdfast.model.answers import Counts, Enqueued, Found, Result
+from holdfast.model.answers import Counts, Enqueued, Found, Result, Saved
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.message import Draft, Receipt, State
@@ -233,7 +233,7 @@ class ObjectStore:
         parts = self._opened
         return await self._driver.change(lambda notices: parts.verdicts.settle(ref, verdicts, now_ms, notices))
 
-    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
+    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> Saved:
         parts = self._opened
         return await self._driver.call(lambda: parts.states.save(ref, receipt, change, now_ms))
 

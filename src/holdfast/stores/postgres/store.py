@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from holdfast.dice import Dice
-from holdfast.model.answers import Enqueued, Result
+from holdfast.model.answers import Enqueued, Result, Saved
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
@@ -183,7 +183,7 @@ class PostgresStore:
             lambda notices: self._turns.run(ref, lambda: self._verdicts.settle(ref, verdicts, now_ms, notices))
         )
 
-    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
+    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> Saved:
         return await self._units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
 
     # --- Maintenance ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.rocks.engine.checkpoints import copy_shards
+from holdfast.stores.rocks.hot_prefixes import ShardSamples, hot_queues
 from holdfast.stores.rocks.recovery.layout import Layout
 from holdfast.stores.rocks.recovery.marker import write_marker
 from holdfast.stores.rocks.shard import Shard
@@ -91,5 +92,11 @@ def sum_figures(shards: Sequence[Shard]) -> Figures:
         syncs=syncs,
         families=families,
         checkpoints=sum(shard.checkpoints.written for shard in shards),
+        hot=hot_queues(
+            ShardSamples(
+                shard.engine.database.read_samples, shard.engine.database.commit.samples, shard.catalog.find_name
+            )
+            for shard in shards
+        ),
         unwritten_bytes=sum(shard.engine.database.unwritten_bytes for shard in shards),
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from holdfast.model.answers import Enqueued, LedgerEntry, Result
 from holdfast.model.message import Draft, Pieces
-from holdfast.model.names import QueueRef
+from holdfast.model.names import QueueNumbers, QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.model.schedules import Schedule, Tick
 from holdfast.stores.contract import LedgerStore, LimitedQueueDirectory, PayloadStore, ScheduleStore
@@ -104,6 +104,9 @@ class RoutedDirectory:
 
     async def find_queue(self, ref: QueueRef) -> QueueRow | None:
         return await self._router.find_any(ref).directory.find_queue(ref)
+
+    def numbers_of(self, ref: QueueRef) -> QueueNumbers | None:
+        return self._router.find_any(ref).directory.numbers_of(ref)
 
     async def list_queues(self, tenant: str) -> list[QueueRow]:
         rows = [await shard.directory.list_queues(tenant) for shard in self._router.shards]

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from holdfast.dice import Dice
-from holdfast.model.answers import Counts, Enqueued, Found, Result
+from holdfast.model.answers import Counts, Enqueued, Found, Result, Saved
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Filter, Move, StateChange, Verb, Verdict
@@ -159,7 +159,7 @@ class Shard:
 
     def save_state(
         self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int
-    ) -> Coroutine[Any, Any, str | None]:
+    ) -> Coroutine[Any, Any, Saved]:
         """Save a state document; see `Store.save_state`."""
         return self.units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.clock import continue_from
 from holdfast.dice import Dice
-from holdfast.model.answers import Counts, Enqueued, Found, Result
+from holdfast.model.answers import Counts, Enqueued, Found, Result, Saved
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event, parse_positions
 from holdfast.model.message import Draft, Receipt, State
@@ -310,7 +310,7 @@ class RocksStore:
 
     def save_state(
         self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int
-    ) -> Coroutine[Any, Any, str | None]:
+    ) -> Coroutine[Any, Any, Saved]:
         return self._shard(ref).save_state(ref, receipt, change, now_ms)
 
     # --- Inspection and bulk verbs -----------------------------------------------------------------------------

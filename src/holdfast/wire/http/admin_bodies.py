@@ -5,7 +5,7 @@ Clients send `…In`; servers send `…Out` and `…Answer`. Times are whole mil
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from holdfast.model.answers import QueueSummary, Stats, TenantSummary
+from holdfast.model.answers import HotQueue, NumberedTenant, QueueSummary, Stats, TenantSummary
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Progress
 from holdfast.wire.http.bodies import Positive, Priority, Retries, Whole
@@ -177,6 +177,18 @@ class TenantsAnswer(Struct, frozen=True, kw_only=True):
     """The tenants that the caller may see."""
 
     tenants: list[TenantSummary]
+
+
+class NamesAnswer(Struct, frozen=True, kw_only=True):
+    """The numbers of tenants and queues."""
+
+    tenants: list[NumberedTenant]
+
+
+class HotQueuesAnswer(Struct, frozen=True, kw_only=True):
+    """The busiest queues of each column family, the busiest first."""
+
+    queues: list[HotQueue]
 
 
 class QueuesAnswer(Struct, frozen=True, kw_only=True):

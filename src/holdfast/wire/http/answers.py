@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.model.answers import BulkResult, Info, Page, Result, Saved, Stats, TenantSummary
+from holdfast.model.answers import BulkResult, Info, Page, Removed, Result, Saved, Stats, TenantSummary
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Settle
@@ -83,6 +83,8 @@ class _Tenants(msgspec.Struct):
 _tenants = msgspec.json.Decoder(_Tenants)
 
 DONE = AnswerShape(Nothing, lambda answer, ref, request: Nothing(), lambda body: None)
+# The correlation id of the removed message is in the header of the response.
+REMOVED = AnswerShape(Nothing, lambda answer, ref, request: Nothing(), lambda body: Removed())
 PAUSED = AnswerShape(
     admin.PausedAnswer,
     lambda answer, ref, request: admin.PausedAnswer(tenant=ref.tenant, queue=ref.queue, paused=request.paused),
@@ -143,6 +145,10 @@ POLICY = _config(QueuePolicy)
 POLICY_OF_QUEUE = _config(QueuePolicy, part="policy")
 TENANTS = AnswerShape(
     admin.TenantsAnswer, lambda answer, ref, request: admin.TenantsAnswer(tenants=answer), _tenants_of
+)
+NAMES = _shape(admin.NamesAnswer, lambda tenants: admin.NamesAnswer(tenants=tenants), lambda answer: answer.tenants)
+HOT_QUEUES = _shape(
+    admin.HotQueuesAnswer, lambda queues: admin.HotQueuesAnswer(queues=queues), lambda answer: answer.queues
 )
 TENANT = AnswerShape(
     admin.TenantAnswer,

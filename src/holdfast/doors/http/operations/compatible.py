@@ -54,7 +54,10 @@ async def enqueue(call: HttpCall) -> None:
     if len(batches) != 1:
         call.queue = None
     enqueued = {ref: iter(each) for ref, each in (await _enqueue_each(call, batches)).items()}
-    await call.answer(encode([next(enqueued[ref]).snowflake for ref in order]))
+    every = [next(enqueued[ref]) for ref in order]
+    if len(every) == 1:
+        call.take_correlation_id(every[0].correlation_id)
+    await call.answer(encode([each.snowflake for each in every]))
 
 
 async def _enqueue_each(call: HttpCall, batches: dict[QueueRef, list[Draft]]) -> dict[QueueRef, list[Enqueued]]:
@@ -88,6 +91,8 @@ async def _dequeue_with(call: HttpCall, given: DequeueIn) -> None:
     limit = integer_of(fields, "limit") if "limit" in fields else given.limit
     ref = call.ref(fields.get("namespace", given.namespace), fields.get("topic", given.topic))
     unsent = await claim(call, ref, ClaimRequest(limit=DEFAULT_LIMIT if limit is None else limit), 0)
+    if len(unsent) == 1:
+        call.take_correlation_id(unsent[0].correlation_id)
     try:
         body = encode([_leased(each) for each in unsent])
         await send_watched(call, body, [JSON_TYPE, (b"cache-control", b"no-store")])
@@ -120,10 +125,9 @@ async def _settle(call: HttpCall, given: AckIn, settle: Settle, error: str | Non
         [result] = await call.settle(ref, [Verdict(settle=settle, receipt=receipt, error=error)])
     except QueueNotFound:
         raise _not_held(id) from None  # the message was deleted with its queue
+    call.take_correlation_id(result.correlation_id)
     if not result.ok:
         raise _not_held(id) if result.is_stale else result.failure()
-    if result.correlation_id is not None:
-        call.correlation_id = result.correlation_id
     await call.answer(encode(Nothing()))
 
 

@@ -21,7 +21,7 @@ from holdfast.doors.http.operations.shapes import (
 from holdfast.doors.http.request_bodies import CallerLeft, decode
 from holdfast.doors.sockets.steps import StepsDone, begin
 from holdfast.model.answers import Delivery, Enqueued, Exchanged, Result
-from holdfast.model.errors import MessageNotFound
+from holdfast.model.errors import Conflict, HoldfastError, StaleLease
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
@@ -80,7 +80,7 @@ async def enqueue(call: HttpCall) -> None:
 async def _answer_enqueued(call: HttpCall, every: list[Enqueued]) -> None:
     enqueued = [enqueued_out(each) for each in every]
     if len(enqueued) == 1:
-        call.correlation_id = enqueued[0].correlation_id
+        call.take_correlation_id(enqueued[0].correlation_id)
     document = encode(EnqueueAnswer(messages=enqueued))
     if not call.answer_at_once(document):
         await call.answer(document)
@@ -130,6 +130,8 @@ async def claim_and_respond(
         results, unsent = await _exchange(call, ref, verdicts_of(request.verdicts), claim_request, wait_ms)
     else:
         unsent = await claim(call, ref, claim_request, request.wait_ms)
+    if len(unsent) == 1 and not results:
+        call.take_correlation_id(unsent[0].correlation_id)
     try:
         if sends_parts:
             await _send_parts(call, ref, unsent, results)
@@ -303,8 +305,8 @@ async def send_results(call: HttpCall, kind: Settle, results: list[Result]) -> N
     those that are settled or stale.
     """
     outs = [result_out(kind, result) for result in results]
-    if len(outs) == 1 and outs[0].correlation_id is not None:
-        call.correlation_id = outs[0].correlation_id
+    if len(outs) == 1:
+        call.take_correlation_id(outs[0].correlation_id)
     if (error := results_error(results)) is None:
         document = encode(SettleAnswer(results=outs))
         if not call.answer_at_once(document):
@@ -322,8 +324,12 @@ async def save_state(call: HttpCall) -> None:
     document = decode(_state.decoder, await call.body())
     ref = call.ref(document.tenant, document.queue)
     request = _state.read(ref, {}, document)
-    saved = await call.session.call(SAVE_STATE, ref, request)
-    with contextlib.suppress(MessageNotFound):  # settled meanwhile: the response has the call's correlation id
-        message = await call.session.call(GET, ref, GetRequest(id=request.receipt.id))
-        call.correlation_id = message.correlation_id
+    try:
+        saved = await call.session.call(SAVE_STATE, ref, request)
+    except (StaleLease, Conflict):
+        with contextlib.suppress(HoldfastError):  # the message may be gone: the call keeps its own correlation id
+            message = await call.session.call(GET, ref, GetRequest(id=request.receipt.id))
+            call.take_correlation_id(message.correlation_id)
+        raise
+    call.take_correlation_id(saved.correlation_id)
     await call.answer(encode(StateAnswer(etag=saved.etag)))

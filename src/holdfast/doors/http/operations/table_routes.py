@@ -8,7 +8,7 @@ from holdfast.doors.http.app import Handler
 from holdfast.doors.http.calls import HttpCall
 from holdfast.doors.http.connections.presence import Presence
 from holdfast.doors.http.request_bodies import decode
-from holdfast.model.answers import Info
+from holdfast.model.answers import Info, Removed
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
 from holdfast.wire import operations
 from holdfast.wire.http.admin_bodies import TenantAnswer
@@ -28,8 +28,8 @@ def make_handler(operation: Operation[Any, Any], binding: RouteBinding[Any]) -> 
         ref, request = await read_request(call, operation, binding)
         work = call.session.call(operation, ref, request)
         answer = await (_while_present(call, work) if route.ends_with_caller else work)
-        if isinstance(answer, Info):
-            call.correlation_id = answer.correlation_id
+        if isinstance(answer, Info | Removed):
+            call.take_correlation_id(answer.correlation_id)
         await call.answer(encode(answer_shape.write(answer, ref, request)), route.status)
 
     return handle

@@ -81,7 +81,7 @@ class DirectoryWatch:
         except (OSError, ValueError) as error:
             self._remove(ref)
             if ref not in self.polled:
-                _log.warning("queue_not_watched queue=%s error=%s: it is polled", ref, error, extra={"queue": str(ref)})
+                _log.warning("queue_not_watched queue=%s error=%s: it is polled", ref, error, extra=ref._asdict())
                 self.polled.add(ref)
             return False
         before = self._watches.get(ref)

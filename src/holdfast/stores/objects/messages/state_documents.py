@@ -10,6 +10,7 @@ import logging
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.model.answers import Saved
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import to_uuid
 from holdfast.model.message import Receipt
@@ -64,11 +65,13 @@ class StateDocuments:
 
         return await retry_conflicts(take_over, key, self._messages.documents.pause, tries=_TRIES)
 
-    async def save(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
-        """Save a state under a lease, and return its ETag. Raise `StaleLease` if the receipt does not hold the
-        message."""
+    async def save(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> Saved:
+        """Save a state under a lease, and return its ETag and the message's correlation id.
 
-        async def save() -> str | None:
+        Raise `StaleLease` if the receipt does not hold the message.
+        """
+
+        async def save() -> Saved:
             entry = await self._messages.read(ref, receipt.id, now_ms)
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
                 raise lease_lost(receipt.id)
@@ -86,7 +89,7 @@ class StateDocuments:
             after = apply_state_change(_to_state(stored), change)
             await self._json_documents.write(key, _with_state(stored, after), current)
             await self._note_written(entry, now_ms)
-            return after.etag
+            return Saved(etag=after.etag, correlation_id=entry.body.envelope().correlation_id)
 
         return await retry_conflicts(
             save, f"the state of message {to_uuid(receipt.id)}", self._messages.documents.pause, tries=_TRIES
@@ -99,7 +102,13 @@ class StateDocuments:
         try:
             await self._messages.write(entry, replace(entry.body, is_state_written=True), now_ms, Notices())
         except (PreconditionFailed, Busy, StoreUnavailable) as error:
-            _log.debug("state_not_recorded message=%s error=%s: its next save records it", entry.id, error)
+            body = entry.body
+            _log.debug(
+                "state_not_recorded message=%s error=%s: its next save records it",
+                entry.id,
+                error,
+                extra={**body.ref._asdict(), "correlation_id": body.given_correlation_id or to_uuid(entry.id)},
+            )
 
 
 def _to_state(stored: MessageStateDocument) -> StateDocument:

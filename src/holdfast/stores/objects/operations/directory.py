@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from holdfast.clock import Clock
-from holdfast.model.names import QueueRef
+from holdfast.model.names import QueueNumbers, QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
@@ -150,6 +150,10 @@ class ObjectDirectory:
         if row.drain_until is not None:
             raise being_deleted(ref)
         return row
+
+    def numbers_of(self, ref: QueueRef) -> QueueNumbers | None:
+        row = self._rows.get(ref, (0, None))[1]
+        return None if row is None else QueueNumbers(row.tenant_id, row.queue_id)
 
     @on_driver
     async def list_queues(self, tenant: str) -> list[QueueRow]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.model.names import QueueRef
+from holdfast.model.names import QueueNumbers, QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
@@ -70,6 +70,10 @@ class PostgresDirectory:
     async def find_queue(self, ref: QueueRef) -> QueueRow | None:
         info = await self._directory.load(ref)
         return None if info is None else info.row
+
+    def numbers_of(self, ref: QueueRef) -> QueueNumbers | None:
+        info = self._directory.remembered(ref)
+        return None if info is None else QueueNumbers(info.row.tenant_id, info.row.queue_id)
 
     @on_driver
     async def list_queues(self, tenant: str) -> list[QueueRow]:

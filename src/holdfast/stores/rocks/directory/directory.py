@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from holdfast.model.names import QueueRef
+from holdfast.model.names import QueueNumbers, QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
@@ -40,6 +40,10 @@ class RocksDirectory:
     async def find_queue(self, ref: QueueRef) -> QueueRow | None:
         queue = self._catalog.find(ref)
         return None if queue is None else queue.row
+
+    def numbers_of(self, ref: QueueRef) -> QueueNumbers | None:
+        row = self._catalog.row(ref)
+        return None if row is None else QueueNumbers(row.tenant_id, row.queue_id)
 
     async def list_queues(self, tenant: str) -> list[QueueRow]:
         return self._catalog.rows(tenant)

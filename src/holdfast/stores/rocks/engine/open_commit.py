@@ -12,6 +12,7 @@ from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.formats.message_record import encode_life
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.layers import ARRAY_SIZE, LARGE_VALUE, Layer, LogLocation, Part
+from holdfast.stores.rocks.hot_prefixes import WRITE_GAP, PrefixSamples
 from holdfast.stores.rocks.queues import plain_messages
 from holdfast.stores.rocks.queues.stored_message import StoredMessage
 
@@ -37,7 +38,7 @@ class Frame(NamedTuple):
 class OpenCommit:
     """The changes that will be committed together, in order."""
 
-    __slots__ = ("_parts", "frozen", "layer")
+    __slots__ = ("_parts", "frozen", "layer", "samples")
 
     def __init__(self, layer: Layer) -> None:
         # The layer that gets the changes at once, because operations of the same commit read them.
@@ -45,6 +46,7 @@ class OpenCommit:
         # The layer that a checkpoint is writing, if any.
         self.frozen: Layer | None = None
         self._parts: list[Part] = []
+        self.samples = PrefixSamples(WRITE_GAP)
 
     @property
     def is_empty(self) -> bool:
@@ -129,6 +131,10 @@ class OpenCommit:
     def take(self) -> Frame:
         """Return the frame of this commit, and start the next commit."""
         parts, self._parts = self._parts, []
+        samples = self.samples
+        samples.left -= len(parts)
+        if samples.left < 0:
+            samples.note_parts(parts)
         encoded = _encode(parts)
         large: list[LargeValue] = []
         if len(encoded) > LARGE_VALUE:

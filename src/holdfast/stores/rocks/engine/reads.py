@@ -10,6 +10,7 @@ from rocksdict import Rdict, RdictIter, ReadOptions
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.layers import MISSING, FamilyLayer, Layer, NotInLayer, Value
+from holdfast.stores.rocks.hot_prefixes import READ_GAP, PrefixSamples
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import read_part
 from holdfast.stores.rocks.queues.plain_messages import FAMILIES as MESSAGE_FAMILIES
@@ -30,6 +31,7 @@ class MergedReads:
         self._families: list[Rdict] = []
         # The layers, the uppermost first.
         self._layers: tuple[Layer, ...] = ()
+        self.read_samples = PrefixSamples(READ_GAP)
         self._closed_error = StoreUnavailable("this store was closed: open it again")
 
     def _use(self, database: Rdict) -> None:
@@ -40,6 +42,10 @@ class MergedReads:
 
     def get(self, family: int, key: bytes) -> bytes | None:
         """Return the value of a key; None if there is none. Raise `StoreUnavailable` if it cannot be read."""
+        samples = self.read_samples
+        samples.left -= 1
+        if samples.left < 0:
+            samples.note_read(family, key)
         found = self._find(family, key)
         if not isinstance(found, NotInLayer):
             return None if found is None else self._load(found)
@@ -51,6 +57,11 @@ class MergedReads:
 
     def get_many(self, family: int, wanted: list[bytes]) -> list[bytes | None]:
         """Return the value of each key, in order; None for a missing one."""
+        samples = self.read_samples
+        samples.left -= 1
+        if samples.left < 0 and wanted:
+            # The other keys belong to the same queue in nearly all calls.
+            samples.note_read(family, wanted[0], len(wanted))
         values: list[bytes | None] = []
         missing: list[int] = []
         for index, key in enumerate(wanted):
@@ -72,6 +83,10 @@ class MergedReads:
 
     def get_uncached(self, family: int, key: bytes) -> bytes | None:
         """Return a large value that is read once, like `get`, without putting it into RocksDB's cache."""
+        samples = self.read_samples
+        samples.left -= 1
+        if samples.left < 0:
+            samples.note_read(family, key)
         found = self._find(family, key)
         if not isinstance(found, NotInLayer):
             return None if found is None else self._load(found)
@@ -105,6 +120,10 @@ class MergedReads:
 
     def floor(self, family: int, key: bytes) -> bytes | None:
         """Return the last key at or before this one; None if there is none."""
+        samples = self.read_samples
+        samples.left -= 1
+        if samples.left < 0:
+            samples.note_read(family, key)
         layers = self._layers_of_family(family)
         last: bytes | None = None
         for number, layer in enumerate(layers):
@@ -130,6 +149,10 @@ class MergedReads:
 
     def items(self, family: int, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the keys from `lower` to before `upper` in order, with their values."""
+        samples = self.read_samples
+        samples.left -= 1
+        if samples.left < 0:
+            samples.note_read(family, lower)
         layers = self._layers_with(family, lower, upper)
         if not layers:
             yield from self._rocks_items(family, lower, upper)
@@ -139,6 +162,10 @@ class MergedReads:
 
     def scan(self, family: int, lower: bytes, upper: bytes) -> Iterator[bytes]:
         """Yield the same keys as `items`, without their values."""
+        samples = self.read_samples
+        samples.left -= 1
+        if samples.left < 0:
+            samples.note_read(family, lower)
         layers = self._layers_with(family, lower, upper)
         if not layers:
             yield from self._rocks_keys(family, lower, upper)

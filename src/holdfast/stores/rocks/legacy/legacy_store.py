@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast.model import ids
-from holdfast.model.answers import Counts, Enqueued, Found, Result
+from holdfast.model.answers import Counts, Enqueued, Found, Result, Saved
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.message import Envelope, State, headers_bytes
@@ -171,7 +171,7 @@ class LegacyStore:
     async def settle(self, *_: Any) -> list[Result]:
         self._refuse()
 
-    async def save_state(self, *_: Any) -> str | None:
+    async def save_state(self, *_: Any) -> Saved:
         self._refuse()
 
     async def alter(self, *_: Any) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from holdfast.model.answers import Enqueued, LedgerEntry, Result
-from holdfast.model.names import DEFAULT, QueueRef
+from holdfast.model.names import DEFAULT, QueueNumbers, QueueRef
 from holdfast.model.schedules import Schedule
 from holdfast.stores.contract import PayloadReader, PayloadWriter
 from holdfast.stores.rocks.legacy.message_import import LEGACY_QUEUE
@@ -33,6 +33,9 @@ class LegacyDirectory:
 
     async def find_queue(self, ref: QueueRef) -> QueueRow | None:
         return _QUEUE if ref == LEGACY_QUEUE else None
+
+    def numbers_of(self, ref: QueueRef) -> QueueNumbers | None:
+        return QueueNumbers(_QUEUE.tenant_id, _QUEUE.queue_id) if ref == LEGACY_QUEUE else None
 
     async def list_queues(self, tenant: str) -> list[QueueRow]:
         return [_QUEUE] if tenant == DEFAULT else []

@@ -198,6 +198,18 @@ def decode_part(number: int, key: bytes, value: bytes | list[bytes]) -> list[Key
     raise ValueError(f"a frame has a part of the unknown kind {number}")
 
 
+def changed_keys(number: int, key: bytes) -> tuple[tuple[int, ...], int]:
+    """Return the families in which a part changes keys, and its number of messages; each has one key in each family."""
+    if number == ADDED:
+        return _ADDED_FAMILIES, (len(key) - _HEAD.size) // 8
+    return _CLAIMED_FAMILIES if number == CLAIMED else _FINISHED_FAMILIES, (len(key) - keys.P_SIZE) // 8
+
+
+_ADDED_FAMILIES = (keys.MESSAGES, keys.VISIBLE)
+_CLAIMED_FAMILIES = (keys.VISIBLE, keys.EXPIRIES, keys.LEASES)
+_FINISHED_FAMILIES = (keys.EXPIRIES, keys.LEASES, keys.MESSAGES)
+
+
 def _decode_added(key: bytes, values: list[bytes]) -> list[KeyChanges]:
     p, number, priority, visible_at, enqueued_at = _HEAD.unpack_from(key)
     form, life = AddedForm(number), Life(priority=priority, visible_at=visible_at)

@@ -331,6 +331,38 @@ class InspectionLaws:
                 now_ms = subject.clock.now_ms()
                 assert _counts(await q.stats()) == await _recount(q, now_ms)
 
+    # --- Numbers ---------------------------------------------------------------------------------------------
+
+    async def test_names_has_the_number_of_each_tenant_and_queue(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            for tenant, queue in (("acme", "a"), ("acme", "b"), ("other", "a")):
+                await hf.queue(queue, tenant=tenant).enqueue(b"")
+            every = await hf.names()
+            assert {each.tenant: [queue.queue for queue in each.queues] for each in every} == {
+                "acme": ["a", "b"],
+                "other": ["a"],
+            }
+            assert len({each.tenant_id for each in every}) == 2
+            acme = every[0]
+            assert len({queue.queue_id for queue in acme.queues}) == 2
+            assert await hf.names() == every
+            assert await hf.names("acme") == [acme]
+            [only] = await hf.names("acme", "b")
+            assert (only.tenant_id, only.queues) == (acme.tenant_id, acme.queues[1:])
+            assert [each.queues for each in await hf.names("acme", "missing")] == [[]]
+            assert await hf.names("missing") == []
+
+    async def test_a_new_queue_never_has_the_number_of_a_deleted_one(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            numbers = []
+            for _ in range(3):
+                await hf.queue("q").enqueue(b"")
+                [tenant] = await hf.names(queue="q")
+                numbers += [queue.queue_id for queue in tenant.queues]
+                await hf.queue("q").delete()
+                await subject.sweep(hf)
+            assert len(set(numbers)) == 3
+
 
 async def _empty(q: AsyncQueue) -> AsyncQueue:
     await q.set_policy()
