@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from holdfast.model.message import NewMessage, State
     from holdfast.model.names import QueueRef
     from holdfast.model.requests import Filter
-    from holdfast.worker import Defer, LeaseLost, Outcome, Reject, Retry, Worker, WorkerStuck
+    from holdfast.worker import Crash, Defer, LeaseLost, Outcome, Reject, Retry, Worker, WorkerStuck
 
 __all__ = [
     "AlreadyExists",
@@ -78,6 +78,7 @@ __all__ = [
     "AsyncQueue",
     "BlockingMessage",
     "Conflict",
+    "Crash",
     "Defer",
     "Draining",
     "Filter",
@@ -202,7 +203,7 @@ _MODULES = {
     "holdfast.model.message": ("NewMessage", "State"),
     "holdfast.model.names": ("QueueRef",),
     "holdfast.model.requests": ("Filter",),
-    "holdfast.worker": ("Defer", "LeaseLost", "Outcome", "Reject", "Retry", "Worker", "WorkerStuck"),
+    "holdfast.worker": ("Crash", "Defer", "LeaseLost", "Outcome", "Reject", "Retry", "Worker", "WorkerStuck"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -136,3 +136,36 @@ async def test_a_server_that_cannot_bring_everything_home_exits_non_zero_and_its
         assert "a sweep failed" not in server.log, "not even the first, which comes while the log is replayed"
     finally:
         redis_server.flush()
+
+
+@pytest.mark.spec("5.7")
+async def test_a_server_that_is_told_to_stop_refuses_new_calls_and_stores_all_that_it_buffered(
+    postgres: PostgresServer, own_redis: RedisServer, tmp_path: Path
+) -> None:
+    store = await asyncio.to_thread(postgres.make_databases, "home_a", "home_b")
+    late = ("--flush-interval", "1h", "--flush-batch", "1000")
+    with serve(store, own_redis, tmp_path / "log", *late) as server:
+        for number in range(6):
+            body = {"queue": f"q{number % 2}", "messages": [{"payload": number}]}
+            assert (await server.call("/v1/queue/enqueue", body)).status == 200
+        in_hand = await server.connect()
+        whole = b'{"queue": "q0", "messages": [{"payload": 6}]}'
+        in_hand.send_head("/v1/queue/enqueue", len(whole))
+        in_hand.writer.write(whole[:10])
+        await in_hand.writer.drain()
+        await server.call("/v1/queue/enqueue", {"messages": []})
+        server.signal()
+
+        refused = await server.until_refused()
+        assert (refused.status, refused.json["error"]["code"]) == (503, "store_unavailable")
+        assert int(refused.headers["retry-after"]) >= 1
+        in_hand.writer.write(whole[10:])
+        assert (await in_hand.answer()).status == 200
+        assert await asyncio.to_thread(server.end) == 0, server.log
+    own_redis.flush()
+
+    # Another server, with a log of its own, finds everything in the databases.
+    with serve(store, own_redis, tmp_path / "another", *late) as server:
+        async with holdfast.open_async(server.url) as hf:
+            found = [each.json() for name in ("q0", "q1") for each in await hf.queue(name).claim(limit=10, lease=30)]
+    assert sorted(found) == list(range(7))

@@ -31,6 +31,8 @@ async def test_a_consumer_that_crashes_starts_again_later_and_later_and_then_wor
     async with opened(clock, outage) as hf:
         worker = holdfast.Worker(hf, clock=clock)
         worker.handler("q")(slow)
+        crashes: list[tuple[str, str, int, float]] = []
+        worker.on_crash(lambda crash: crashes.append((crash.queue, crash.error.code, crash.count, crash.delay_s)))
         await hf.queue("q").enqueue(7)
         outage.begin("claim", error=holdfast.Forbidden("not yours"))
         async with worker:
@@ -42,6 +44,9 @@ async def test_a_consumer_that_crashes_starts_again_later_and_later_and_then_wor
             outage.end()
             await passing(clock, 2_000)
             assert slow.done == [7]
+    assert crashes == [
+        ("q", "forbidden", count, delay_s) for count, delay_s in enumerate([0, 0, 0, 0.25, 0.5, 1, 2], 1)
+    ]
     assert caplog.text.count("restarts_in_s=0\n") == 3
     assert "restarts_in_s=0.25" in caplog.text
 

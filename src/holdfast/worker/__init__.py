@@ -4,11 +4,12 @@ Uses queues only through the client; knows no server and no store.
 Start with `worker.py`, then `consumer.py` (claiming) and `execution/` (handling one message).
 """
 
-from holdfast.worker.outcomes import Defer, LeaseLost, Outcome, OutcomeKind, Reject, Retry, WorkerStuck
+from holdfast.worker.outcomes import Crash, Defer, LeaseLost, Outcome, OutcomeKind, Reject, Retry, WorkerStuck
 from holdfast.worker.target import load_target, run_target
 from holdfast.worker.worker import Worker
 
 __all__ = [
+    "Crash",
     "Defer",
     "LeaseLost",
     "Outcome",

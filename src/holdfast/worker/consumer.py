@@ -10,8 +10,7 @@ from holdfast.worker.context import HEALTHY_MS, ConsumerContext, Reachability, f
 from holdfast.worker.execution.executor import Execution
 from holdfast.worker.handlers import Handler, is_importable_here
 from holdfast.worker.metrics import HandlerStats
-from holdfast.worker.outcomes import HandlerDied, HandlerNotImportable, bounded
-from holdfast.worker.queue_numbers import QueueFields
+from holdfast.worker.outcomes import Crash, HandlerDied, HandlerNotImportable, bounded
 from holdfast.worker.verdict_sender import TROUBLE, Outbox, PendingVerdict
 from holdfast.worker.work import InterruptReason, Slot, Work, WorkMessage
 
@@ -110,8 +109,14 @@ class Consumer:
                     exc_info=error,
                     extra=self.queue_fields.fields(),
                 )
+                await self._report_crash(error, crashes, delay_ms)
                 # Even a restart at once lets other tasks run first.
                 await self._sleep(delay_ms) if delay_ms else await asyncio.sleep(0)
+
+    async def _report_crash(self, error: Exception, count: int, delay_ms: int) -> None:
+        tenant, queue = self.handler.options.ref
+        crash = Crash(tenant=tenant, queue=queue, error=error, count=count, delay_s=delay_ms / 1_000)
+        await self._context.hooks.notify("on_crash", crash)
 
     async def run(self) -> None:
         """Claim and start messages until the worker stops. Raise `RuntimeError` if a handler could not start."""

@@ -117,6 +117,20 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     retry_at: int | None = None
 
 
+class Crash(msgspec.Struct, frozen=True, kw_only=True):
+    """A crash of the part of a worker that claims from one queue, as the hook `on_crash` gets it.
+
+    `error` is the exception, for example `QueueNotFound` or `Forbidden`. `count` is the number of crashes in a row, and
+    `delay_s` the time until the worker claims from this queue again: 0 for the first three, then 0.25, doubling to 300.
+    """
+
+    tenant: str
+    queue: str
+    error: Exception
+    count: int
+    delay_s: float
+
+
 class FaultKind(StrEnum):
     """The reasons for which a handler did not succeed."""
 

@@ -219,6 +219,11 @@ class Worker:
         self.hooks.add("on_lost", hook)
         return hook
 
+    def on_crash(self, hook: H) -> H:
+        """Register a function to call with a `Crash` when claims from a queue fail, before they start again."""
+        self.hooks.add("on_crash", hook)
+        return hook
+
     # --- Running -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:

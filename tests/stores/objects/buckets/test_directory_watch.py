@@ -16,7 +16,7 @@ from holdfast.model.names import QueueRef
 from holdfast.server.embedded import Embedded, open_on_loop
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.buckets import directory_watch as watch
-from holdfast.stores.objects.buckets.directory_watch import DirectoryWatch, file_system_type
+from holdfast.stores.objects.buckets.directory_watch import DirectoryWatch, file_system_type, is_remote
 from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.testing import ManualClock
 from tests.stores.objects.stepping import stepped
@@ -195,4 +195,18 @@ async def test_on_a_network_file_system_every_queue_is_polled(
 def test_the_kind_of_a_file_system_is_known(tmp_path: Path) -> None:
     kind = file_system_type(tmp_path / "not" / "there" / "yet")
     assert kind
-    assert kind not in watch._REMOTE
+    assert not is_remote(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "remote"),
+    [
+        *(
+            (kind, True)
+            for kind in ("nfs", "nfs4", "cifs", "9p", "ceph", "virtiofs", "fuse", "fuse.sshfs", "fuse.s3fs")
+        ),
+        *((kind, False) for kind in ("ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "fuseblk")),
+    ],
+)
+def test_file_systems_that_other_machines_write_into_are_told_from_local_ones(kind: str, remote: bool) -> None:
+    assert is_remote(kind) is remote

@@ -32,8 +32,14 @@ _TRIES = 16
 # the latter asks which of them no longer have waiters.
 Report = Callable[[list[QueueRef], bool], None]
 
-# Network file systems, by their names in /proc/self/mountinfo.
-_REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "lustre", "afs", "fuse.sshfs"})
+# File systems that other machines write into, by their names in /proc/self/mountinfo: network and cluster file systems,
+# and directories that a virtual machine shares with its host.
+_REMOTE = frozenset(
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "lustre", "afs", "coda", "orangefs"),
+        *("beegfs", "gpfs", "ocfs2", "gfs2", "virtiofs", "vboxsf", "vmhgfs", "prl_fs"),
+    }
+)
 
 
 class _Watched(NamedTuple):
@@ -153,9 +159,9 @@ class DirectoryWatch:
 
     def _begin(self) -> None:
         kind = file_system_type(self._root)
-        if kind in _REMOTE:
+        if kind is not None and is_remote(kind):
             _log.warning(
-                "queues_polled path=%s file_system=%s: it does not report writes of other machines", self._root, kind
+                "queues_polled path=%s file_system=%s: it may not report writes of other machines", self._root, kind
             )
             return
         try:
@@ -226,6 +232,15 @@ class DirectoryWatch:
         """Report all queues with False, so that those without waiters are released."""
         if waited := [*self._watches, *self.polled]:
             self._report(waited, False)
+
+
+def is_remote(kind: str) -> bool:
+    """Return whether a file system of this type may be written by other machines, which inotify does not report.
+
+    A file system in user space (`fuse.sshfs`, `fuse.s3fs`, …) is taken for one, because most of them are. Polling one
+    that is local only costs time.
+    """
+    return kind in _REMOTE or kind == "fuse" or kind.startswith("fuse.")
 
 
 def file_system_type(path: Path) -> str | None:
