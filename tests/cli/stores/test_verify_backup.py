@@ -10,6 +10,8 @@ import pytest
 import holdfast
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.database import Database
+from tests.postgres.server import PostgresServer
+from tests.stores.postgres.verify.made_store import MadeStore
 
 
 @pytest.fixture
@@ -136,10 +138,70 @@ def test_an_object_store_that_lost_a_payload_is_exit_code_4(run: Callable[..., A
     assert "its payload is missing" in report["violations"][0]["what"]
 
 
-@pytest.mark.parametrize("url", ["file:///nowhere/at/all", "postgres://host/db", "http://127.0.0.1:1"])
-def test_a_url_that_is_no_object_store_is_refused_in_one_line(run: Callable[..., Any], url: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("file:///nowhere/at/all", "holds no store"),
+        ("memory://", "gone with its process"),
+        ("http://127.0.0.1:1", "is a server: give the store behind it"),
+        ("holdfast://user:secret@127.0.0.1:1", "is a server: give the store behind it"),
+        ("postgres://host/db,s3://bucket", "name the databases of one store"),
+        ("mysql://host/db", "not a scheme"),
+    ],
+)
+def test_a_url_that_is_no_store_is_refused_in_one_line(run: Callable[..., Any], url: str, said: str) -> None:
     ran = run("verify", url)
 
     assert ran.code == 4
     assert ran.err.startswith("holdfast: ")
+    assert said in ran.err
+    assert "secret" not in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_a_database_that_does_not_respond_is_to_be_tried_again(run: Callable[..., Any]) -> None:
+    ran = run("verify", "postgres://me:secret@127.0.0.1:1/db")
+
+    assert ran.code == 75
+    assert "cannot connect to postgres://me@127.0.0.1:1/db" in ran.err
+    assert "secret" not in ran.err
+
+
+def test_the_databases_of_a_store_are_checked_by_their_urls_while_they_are_in_use(
+    run: Callable[..., Any], postgres: PostgresServer
+) -> None:
+    urls = ",".join(postgres.make_databases("verify_cli_a", "verify_cli_b"))
+    with holdfast.open(urls) as hf:
+        hf.queue("jobs", tenant="acme").enqueue([b"one", b"two"])
+
+        ran = run("verify", urls)
+
+    assert (ran.code, ran.err) == (0, "")
+    assert "2 messages (2 ready" in ran.out
+    assert ran.out.endswith("no violations\n")
+
+
+def test_a_violation_in_a_database_is_exit_code_4_with_its_name(
+    run: Callable[..., Any], postgres: PostgresServer
+) -> None:
+    [url] = postgres.make_databases("verify_cli")
+    with holdfast.open(url) as hf:
+        [id] = hf.queue("jobs", tenant="acme").enqueue(b"one")
+    MadeStore([url]).sql("UPDATE items SET status = 4")
+
+    ran = run("verify", url, "--json")
+
+    assert ran.code == 4
+    [violation] = [each for each in json.loads(ran.out)["violations"] if each["damage"] == "index-missing"]
+    assert (violation["queue"], violation["id"]) == ("acme/jobs", str(id))
+
+
+def test_another_map_of_queues_to_databases_is_a_flag(run: Callable[..., Any], postgres: PostgresServer) -> None:
+    urls = ",".join(postgres.make_databases("verify_cli_a", "verify_cli_b"))
+    with holdfast.open(urls, shard_map="fnv-mod") as hf:
+        for number in range(8):
+            hf.queue(f"q{number}", tenant="acme").enqueue(b"one")
+
+    assert run("verify", urls, "--shard-map", "fnv-mod").code == 0
+    assert "[queue-misplaced]" in run("verify", urls).out
+    assert run("verify", urls, "--shard-map", "other").code == 2

@@ -1,9 +1,10 @@
 """Verify a whole store of any kind. Spark's workers import this module by its name."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.extras import require_extra
+from holdfast.model.parsing.store_url import UrlKind, parse_store_url, without_secrets
 from holdfast.server.store_settings import OBJECT_SCHEMES
 
 if TYPE_CHECKING:
@@ -11,22 +12,45 @@ if TYPE_CHECKING:
     from holdfast.stores.findings import Progress, Report
 
 
-def verify_store(store: str, progress: "Progress | None" = None) -> "Report":
-    """Verify a store: the directory of an embedded store, or the URL of an object store."""
-    if "://" not in store:
-        from holdfast.stores.rocks.verify.store_check import verify
+def verify_store(store: str, progress: "Progress | None" = None, *, shard_map: str = "slots") -> "Report":
+    """Verify a store: the directory of an embedded store, the URL of an object store, or the URLs of a PostgreSQL
+    store's databases, separated by commas. `shard_map` is that of the servers of a PostgreSQL store."""
+    kind = parse_store_url(store, field="store").kind
+    match kind:
+        case UrlKind.DIRECTORY:
+            from holdfast.stores.rocks.verify.store_check import verify
 
-        return verify(store, progress)
-    if not is_object_store(store):
-        scheme = store.partition("://")[0]
-        raise InvalidArgument(
-            f"a store at {scheme}:// cannot be verified: give a directory, file:///, s3://, az:// or gs://",
-            field="store",
-        )
-    require_extra("objects", "an object store", "obstore", field="store")
-    from holdfast.stores.objects.verify.store import verify as verify_objects
+            return verify(store, progress)
+        case UrlKind.OBJECTS:
+            require_extra("objects", "an object store", "obstore", field="store")
+            from holdfast.stores.objects.verify.store import verify as verify_objects
 
-    return verify_objects(store, progress)
+            return verify_objects(store, progress)
+        case UrlKind.POSTGRES:
+            urls = _database_urls(store)
+            require_extra("postgres", "a PostgreSQL store", "asyncpg", field="store")
+            from holdfast.stores.postgres.verify.store_check import verify as verify_postgres
+
+            return verify_postgres(urls, progress, shard_map=shard_map)
+        case UrlKind.MEMORY:
+            raise InvalidArgument(
+                "a store at memory:// is gone with its process: there is nothing to verify", field="store"
+            )
+        case UrlKind.HTTP | UrlKind.FRAMED | UrlKind.CAPNP:
+            raise InvalidArgument(
+                f"{without_secrets(store)} is a server: give the store behind it, its directory or its URL",
+                field="store",
+            )
+        case _:
+            assert_never(kind)
+
+
+def _database_urls(store: str) -> list[str]:
+    """Return the URLs of the databases of a PostgreSQL store."""
+    urls = [part.strip() for part in store.split(",") if part.strip()]
+    if any(parse_store_url(url, field="store").kind is not UrlKind.POSTGRES for url in urls):
+        raise InvalidArgument("name the databases of one store: postgres://…,postgres://…", field="store")
+    return urls
 
 
 def is_object_store(store: str) -> bool:

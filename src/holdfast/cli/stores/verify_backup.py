@@ -1,4 +1,4 @@
-"""`holdfast verify` and `holdfast backup`, which work on the files of a store."""
+"""`holdfast verify` and `holdfast backup`, which work on a store itself and not on a server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.failures import Usage
 from holdfast.cli.output import echo_json
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from holdfast.stores.findings import Progress, Report
 
 VIOLATED = 4
@@ -22,22 +25,35 @@ def verify(
     store: Annotated[
         str,
         typer.Argument(
-            metavar="DIR|URL", help="Directory of the store, or URL of an object store (file:///, s3://, az://, gs://)."
+            metavar="DIR|URL",
+            help="Directory of the store, URL of an object store (file:///, s3://, az://, gs://), or URLs of the "
+            "databases of a PostgreSQL store (postgres://…, separated by commas).",
         ),
     ],
+    shard_map: Annotated[
+        str,
+        typer.Option(
+            "--shard-map",
+            metavar="slots|fnv-mod",
+            help="How the servers of a PostgreSQL store map queues to databases.",
+            envvar="HOLDFAST_SHARD_MAP",
+        ),
+    ] = "slots",
     json: Json = False,
 ) -> None:
     """Check every invariant of a store, and list the violations.
 
     Each message is in exactly one state and has its index entries, each index entry has its message, counters equal a
     full scan, payloads are complete, and the journal has no gaps and agrees with the messages. A directory must not be
-    in use; verify a backup instead. An object store may be in use. Nothing is written. Exits with 4 if there are
-    violations.
+    in use; verify a backup instead. Object stores and databases may be in use. Nothing is written; a role that may only
+    read is enough. Exits with 4 if there are violations.
     """
+    if shard_map not in ("slots", "fnv-mod"):
+        raise Usage("--shard-map is slots or fnv-mod")
     from holdfast.cli.stores.check import verify_store
 
     with _progress(is_shown=not json) as progress:
-        report = verify_store(store, progress)
+        report = verify_store(store, progress, shard_map=shard_map)
     if json:
         echo_json(report)
     else:
@@ -77,7 +93,7 @@ def _echo_report(report: "Report") -> None:
             "messages, and are deleted when the store is next opened"
         )
     if report.leftovers:
-        typer.echo(f"  {report.leftovers:,} leftover documents, which the next sweep deletes")
+        typer.echo(f"  {report.leftovers:,} leftovers, which the next sweep deletes")
     for violation in report.violations:
         typer.echo(f"  {violation}")
     if report.violation_count > len(report.violations):
@@ -97,5 +113,12 @@ def _progress(*, is_shown: bool) -> "Iterator[Progress | None]":
     from rich.progress import Progress as Bars
 
     with Bars(console=console, transient=True) as bars:
-        tasks = {stage: bars.add_task(stage, total=None) for stage in ("messages", "journal")}
-        yield lambda stage, done, total: bars.update(tasks[stage], completed=done, total=total)
+        tasks: dict[str, TaskID] = {}
+
+        def update(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=None)
+            # Without an estimate the total is what is done.
+            bars.update(tasks[stage], completed=done, total=total if total > done else None)
+
+        yield update

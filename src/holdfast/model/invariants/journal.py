@@ -59,7 +59,7 @@ def check_last_event(event: Event, version: int, state: State | None, stored_ver
 def check_next_event(before: EventStep, after: EventStep) -> Iterator[Problem]:
     """Check an event against the previous one of the same message: the transition, the version and the attempt.
 
-    Equals the rules of `holdfast.pipeline.audit.checks` for two events of one queue.
+    Both are of the same queue, and no move lies between them. The audit checks the same on Spark.
     """
     if after.event is Event.ENQUEUED:
         yield Problem(DamageKind.JOURNAL_ORDER, f"was enqueued again, after {before.event}")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from holdfast.model.ids import EPOCH_MS, MAX_ID
 from holdfast.model.invariants.damage import DamageKind, Problem
-from holdfast.model.message import MAX_RETRIES, Envelope, State, normalise_correlation_id
+from holdfast.model.message import MAX_RETRIES, State, normalise_correlation_id
 from holdfast.model.rules.lifecycle import Lease, Life
 
 TOKEN_BYTES = 16
@@ -76,13 +76,11 @@ def _check_counts(life: Life) -> Iterator[Problem]:
         yield Problem(DamageKind.ATTEMPTS_INVALID, "is in_flight, but was never claimed")
 
 
-def check_options(envelope: Envelope) -> Iterator[Problem]:
-    """Check the options that a message was enqueued with."""
-    given = envelope.given_correlation_id
+def check_options(given: str | None, retries: int | None) -> Iterator[Problem]:
+    """Check the options that a message was enqueued with: its correlation id and its maximum of retries."""
     if given is not None and normalise_correlation_id(given) != given:
         yield Problem(
             DamageKind.OPTION_INVALID, f"its correlation id {given[:80]!r} is not 1 to 128 visible characters"
         )
-    retries = envelope.max_retries
     if retries is not None and not 0 <= retries <= MAX_RETRIES:
         yield Problem(DamageKind.OPTION_INVALID, f"its max_retries is {retries}, which is not from 0 to {MAX_RETRIES}")

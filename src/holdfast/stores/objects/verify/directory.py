@@ -9,6 +9,7 @@ import msgspec
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import node_of
 from holdfast.model.invariants.damage import DamageKind
+from holdfast.model.invariants.side_records import check_config, check_policy
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings
 from holdfast.stores.objects.buckets.bucket import ListedObject
@@ -82,6 +83,7 @@ async def _read_tenant(reader: VerifyReader, name: str, number: int, found: Dire
         await _check_document(reader, layout.quota_guard(name), QuotaGuardBody)
     except StoreUnavailable as error:
         findings.add(DamageKind.TENANT_UNREADABLE, error.message)
+    findings.add_all(check_config(name, tenant.config))
     if tenant.tenant_id != number:
         findings.add(
             DamageKind.NUMBER_SHARED,
@@ -103,6 +105,7 @@ async def _read_tenant(reader: VerifyReader, name: str, number: int, found: Dire
             findings.totals["leftovers"] += 1
             (found.without_policy if document is None else found.others).add(ref)
             continue
+        findings.add_all(check_policy(document.policy), ref)
         if document.queue_id != given:
             findings.add(
                 DamageKind.NUMBER_SHARED,
@@ -127,7 +130,7 @@ async def check_unlisted(
         )
 
 
-async def check_policy(reader: VerifyReader, ref: QueueRef, evidence: str, findings: Findings) -> bool:
+async def report_lost_policy(reader: VerifyReader, ref: QueueRef, evidence: str, findings: Findings) -> bool:
     """Report the lost policy of a listed queue, and return whether it was lost.
 
     A policy is written before any other object of a queue and is never deleted, so any other object proves it existed.

@@ -16,7 +16,7 @@ from holdfast.stores.findings import Findings
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import SegmentBody
 from holdfast.stores.objects.journal.journal import PER_SEGMENT
-from holdfast.stores.objects.verify.directory import DirectoryFound, check_policy
+from holdfast.stores.objects.verify.directory import DirectoryFound, report_lost_policy
 from holdfast.stores.objects.verify.message import read_message
 from holdfast.stores.objects.verify.queue import FoundMessage
 from holdfast.stores.objects.verify.reader import VerifyReader
@@ -89,7 +89,7 @@ async def check_journal(
     await journal.read_on()
     await _check_end(reader, journal, directory, findings)
     for ref in sorted(directory.without_policy & {last.ref for last in journal.last.values()}):
-        await check_policy(reader, ref, "the journal has events of it", findings)
+        await report_lost_policy(reader, ref, "the journal has events of it", findings)
     suspects = [id for id, last in journal.last.items() if _find_mismatch(last, found.get(id)) is not None]
     wrong: dict[int, Problem] = {}
     # A missing message was deleted meanwhile, or moved: its last event is in the journal by now.

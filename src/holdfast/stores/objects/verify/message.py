@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.invariants.damage import DamageKind, Problem
-from holdfast.model.invariants.messages import check_life
+from holdfast.model.invariants.messages import check_id, check_life, check_options
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects.documents import layout
@@ -40,7 +40,9 @@ async def problems_of(reader: VerifyReader, ref: QueueRef, key: str, body: Messa
     if (body.tenant, body.queue) != ref:
         what = f"its metadata names another queue: {body.tenant}/{body.queue}"
         problems.append(Problem(DamageKind.MESSAGE_MISPLACED, what))
+    problems += check_id(body.id, reader.now_ms)
     problems += check_life(body.life)
+    problems += check_options(body.given_correlation_id, body.max_retries)
     if layout.is_dead(key) and body.life.state is not State.FAILED:
         problems.append(Problem(DamageKind.STATE_INVALID, f"is stored in dlq/, but is {body.life.state}"))
     problems += await _problems_of_payload(reader, key, body)

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.invariants.damage import DamageKind, Problem
-from holdfast.model.invariants.side_records import check_open_claim, check_schedule
+from holdfast.model.invariants.side_records import check_key, check_open_claim, check_schedule
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule
@@ -17,7 +17,7 @@ from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import GroupBody, KeyBody, LedgerBody
 from holdfast.stores.objects.verify.reader import VerifyReader
 
-Check = Callable[[str, bytes], Iterable[Problem]]
+Check = Callable[[str, bytes, int], Iterable[Problem]]
 
 
 async def check_side_objects(
@@ -47,7 +47,7 @@ async def check_side_objects(
         try:
             body = await reader.read_document(item.key)
             if body is not None:
-                findings.add_all(kind.check(layout.stem(item.key), body), ref)
+                findings.add_all(kind.check(layout.stem(item.key), body, reader.now_ms), ref)
         except StoreUnavailable as error:
             findings.add(kind.unreadable, error.message, ref)
         except msgspec.MsgspecError as error:
@@ -64,17 +64,16 @@ async def _has_metadata(reader: VerifyReader, ref: QueueRef, id: int) -> bool:
     return False
 
 
-def _check_batch(name: str, raw: bytes) -> Iterable[Problem]:
+def _check_batch(name: str, raw: bytes, now_ms: int) -> Iterable[Problem]:
     msgspec.msgpack.decode(raw, type=GroupBody)
     return []
 
 
-def _check_key(name: str, raw: bytes) -> Iterable[Problem]:
-    msgspec.msgpack.decode(raw, type=KeyBody)
-    return []
+def _check_key(name: str, raw: bytes, now_ms: int) -> Iterable[Problem]:
+    return check_key(name, msgspec.msgpack.decode(raw, type=KeyBody).id, now_ms)
 
 
-def _check_ledger(name: str, raw: bytes) -> Iterator[Problem]:
+def _check_ledger(name: str, raw: bytes, now_ms: int) -> Iterator[Problem]:
     body = msgspec.msgpack.decode(raw, type=LedgerBody)
     if layout.hash_name(body.consumer) != name:
         yield Problem(DamageKind.LEDGER_UNREADABLE, f"the ledger of {body.consumer!r} is stored under {name}")
@@ -83,7 +82,7 @@ def _check_ledger(name: str, raw: bytes) -> Iterator[Problem]:
         yield from check_open_claim(repr(body.consumer), number, held, body.closed_upto)
 
 
-def _check_schedule(name: str, raw: bytes) -> Iterator[Problem]:
+def _check_schedule(name: str, raw: bytes, now_ms: int) -> Iterator[Problem]:
     yield from check_schedule(name, msgspec.msgpack.decode(raw, type=Schedule))
 
 

@@ -21,9 +21,9 @@ from holdfast.stores.objects.verify.directory import (
     DirectoryFound,
     check_internal,
     check_nodes,
-    check_policy,
     check_unlisted,
     read_directory,
+    report_lost_policy,
 )
 from holdfast.stores.objects.verify.journal import check_journal
 from holdfast.stores.objects.verify.queue import ObjectQueueCheck
@@ -66,7 +66,7 @@ async def _check(reader: VerifyReader, findings: Findings, pause_ms: int) -> Non
     async def check_queue(ref: QueueRef, items: list[ListedObject]) -> None:
         if ref in directory.without_policy:
             evidence = f"the queue has {len(items)} objects, first {items[0].key}"
-            if await check_policy(reader, ref, evidence, findings):
+            if await report_lost_policy(reader, ref, evidence, findings):
                 directory.without_policy.discard(ref)
                 await check.run(ref, items)
         elif ref in directory.queues:

@@ -130,10 +130,10 @@ def _wanted(database: MergedReads, p: bytes, ids: list[bytes], counted_at: int) 
             message = decode_message(from_bytes(id16), record)
             changed = lease if lease is not None else own
             life = message.first if changed is None else decode_life(changed)[1]
-        except (StoreUnavailable, InvalidArgument):
+            entries = entries_of(p, id16, message.envelope.group, life, counted_at)
+            yield frozenset(key for _, key in entries)
+        except (StoreUnavailable, InvalidArgument, ValueError, IndexError, OverflowError):
             yield frozenset()  # the check of the messages has reported it
-            continue
-        yield frozenset(key for _, key in entries_of(p, id16, message.envelope.group, life, counted_at))
 
 
 def count_deadlines(

@@ -163,11 +163,18 @@ class RocksQueueCheck:
             )
         self._check_state(id16, life, has_lease=bool(leases), has_life=bool(lives))
         self._check_document(id16, has_state, states)
-        self._findings.add_all(check_options(message.envelope), self._ref, id16)
+        self._findings.add_all(
+            check_options(message.envelope.given_correlation_id, message.envelope.max_retries), self._ref, id16
+        )
         if message.envelope.pieces is not None:
             check_payload(self._database, message.envelope.pieces, self._ref, id16, self._findings)
         self._count(message, life)
-        for space, key in entries_of(self._p, id16, message.envelope.group, life, self._counters.counted_at):
+        try:
+            entries = list(entries_of(self._p, id16, message.envelope.group, life, self._counters.counted_at))
+        except (ValueError, IndexError, OverflowError) as error:
+            self._add(DamageKind.MESSAGE_UNREADABLE, f"no key can be made of its times and its priority: {error}", id16)
+            return
+        for space, key in entries:
             self._want(space, key, id16)
 
     def _check_state(self, id16: bytes, life: Life, *, has_lease: bool, has_life: bool) -> None:
