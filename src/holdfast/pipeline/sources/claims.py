@@ -316,6 +316,6 @@ class LedgerHeartbeat:
 def _offset(claim: int, claims: list[int]) -> Offset:
     """Return an offset for a checkpoint: the last claim, and the claims of the batch.
 
-    To change this format, increase `v`, and keep reading old versions: later releases read existing checkpoints.
+    How to change this format: increase `v`, and keep reading old versions: later releases read existing checkpoints.
     """
     return {"v": 1, "claim": claim, "claims": claims}

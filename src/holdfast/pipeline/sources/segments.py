@@ -123,7 +123,8 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:
         """Return the offset before the first segment: for each log, the number of the last segment that was read.
 
-        To change this format, increase `v`, and keep reading old versions: later releases read existing checkpoints.
+        How to change this format: increase `v`, and keep reading old versions: later releases read existing
+        checkpoints.
         """
         return {"v": 1, "logs": {}}
 
