@@ -175,7 +175,7 @@ def test_timers_ring_in_order_of_their_time_and_never_before_it() -> None:
         now = clock.now_ms()
         times = {"c": now + 60, "a": now + 20, "b": now + 40}
         for name, at_ms in times.items():
-            alarm.call_at(at_ms, lambda name=name: rung.ring(name))  # type: ignore[misc]
+            alarm.call_at(at_ms, lambda name=name: rung.ring(name))
 
     assert rung.wait() == ["a", "b", "c"]
     assert all(rung.at_ms[name] >= at_ms for name, at_ms in times.items())
@@ -187,7 +187,7 @@ def test_timers_of_one_time_ring_in_the_order_they_were_set() -> None:
     alarm, rung = ThreadAlarm(clock), Rung(last="9")
     at_ms = clock.now_ms() + 20
     for name in "0123456789":
-        alarm.call_at(at_ms, lambda name=name: rung.ring(name))  # type: ignore[misc]
+        alarm.call_at(at_ms, lambda name=name: rung.ring(name))
 
     assert rung.wait() == list("0123456789")
     alarm.close()
@@ -303,9 +303,7 @@ def test_timers_set_and_cancelled_by_the_thousand_do_not_pile_up() -> None:
 def test_timers_set_from_many_threads_all_ring() -> None:
     alarm, rung = ThreadAlarm(SystemClock()), Rung(last="end")
     setters = [
-        threading.Thread(
-            target=lambda name=str(at): [alarm.call_at(0, lambda: rung.ring(name)) for _ in range(100)]  # type: ignore[misc]
-        )
+        threading.Thread(target=lambda name=str(at): [alarm.call_at(0, lambda: rung.ring(name)) for _ in range(100)])
         for at in range(4)
     ]
     for setter in setters:
@@ -326,7 +324,7 @@ def test_the_manual_clock_rings_each_alarm_at_its_own_time() -> None:
     clock = ManualClock(1_000)
     rung: list[tuple[str, int]] = []
     for name, at_ms in (("c", 1_030), ("a", 1_010), ("b", 1_020), ("past", 5), ("later", 1_031)):
-        clock.call_at(at_ms, lambda name=name: rung.append((name, clock.now_ms())))  # type: ignore[misc]
+        clock.call_at(at_ms, lambda name=name: rung.append((name, clock.now_ms())))
     clock.advance(30)
 
     assert rung == [("past", 1_000), ("a", 1_010), ("b", 1_020), ("c", 1_030)]

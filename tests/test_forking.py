@@ -125,7 +125,7 @@ def test_a_forked_child_is_refused_at_once_and_the_parent_goes_on(opens: Opens) 
 def test_a_child_is_refused_though_the_parents_lock_is_held_by_another_thread(tmp_path: Path) -> None:
     """The thread that would give the lock back does not exist in the child."""
     with holdfast.open(str(tmp_path / "store")) as hf:
-        runtime = hf._driver.run.__self__  # type: ignore[attr-defined]
+        runtime = hf._driver.run.__self__
         is_held, is_over = threading.Event(), threading.Event()
 
         def hold() -> None:

@@ -71,7 +71,7 @@ def test_dir_lists_every_public_name_before_its_first_use() -> None:
 
 def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
     with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'Quueue'"):
-        _ = holdfast.Quueue  # type: ignore[attr-defined]
+        _ = holdfast.Quueue
     with pytest.raises(ImportError, match="Quueue"):
         exec("from holdfast import Quueue")
 

@@ -133,7 +133,7 @@ def while_a_checkpoint_runs(rounds: int = 5, dirty: int = 40_000) -> Figure:
     quiet: list[float] = []
     busy: list[float] = []
     with scratch() as path, holdfast.open(str(path / "store")) as hf:
-        queue, store = hf.queue("bench"), hf._inner._transport.core.store  # type: ignore[union-attr]
+        queue, store = hf.queue("bench"), hf._inner._transport.core.store
         for _ in range(rounds):
             quiet += [_timed(lambda: queue.enqueue(PAYLOAD)) for _ in range(400)]
             for _ in range(dirty // 1_000):

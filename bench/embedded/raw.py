@@ -28,11 +28,11 @@ def recording(into: list[list[Change]]) -> Iterator[None]:
         into.append([change for part in zip(parts, parts, parts, strict=True) for change in _keys_of(*part)])
         return take(self)
 
-    OpenCommit.take = take_and_keep  # type: ignore[method-assign]
+    OpenCommit.take = take_and_keep
     try:
         yield
     finally:
-        OpenCommit.take = take  # type: ignore[method-assign]
+        OpenCommit.take = take
 
 
 def _keys_of(number: Any, key: Any, value: Any) -> Iterator[Change]:

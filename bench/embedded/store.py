@@ -119,7 +119,7 @@ def _claim_us(queue: holdfast.Queue, rounds: int = 30) -> float:
     times = []
     for _ in range(rounds):
         claimed: list[holdfast.BlockingMessage] = []
-        times.append(timed_us(lambda into=claimed: into.extend(queue.claim(limit=BATCH))))  # type: ignore[misc]
+        times.append(timed_us(lambda into=claimed: into.extend(queue.claim(limit=BATCH))))
         queue.ack(claimed)
         queue.enqueue([PAYLOAD] * BATCH)
     return statistics.median(times)
@@ -177,8 +177,8 @@ def many_queues(messages: int = 20_000) -> list[Figure]:
             for queue in many:
                 queue.set_policy()
             pair = paired(
-                lambda many=many: lifecycle(many, messages, 10),  # type: ignore[misc]
-                lambda one=one: lifecycle(one, messages, 10),  # type: ignore[misc]
+                lambda many=many: lifecycle(many, messages, 10),
+                lambda one=one: lifecycle(one, messages, 10),
                 operations=messages,
                 rounds=5,
             )
@@ -244,12 +244,12 @@ def journal_cost(messages: int = 10_000) -> Figure:
 
     def without(work: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
-            RocksJournal.append = lambda *event, **facts: None  # type: ignore[method-assign, assignment]
-            RocksJournal.write_block = lambda self: None  # type: ignore[method-assign]
+            RocksJournal.append = lambda *event, **facts: None
+            RocksJournal.write_block = lambda self: None
             try:
                 work()
             finally:
-                RocksJournal.append, RocksJournal.write_block = append, write_block  # type: ignore[method-assign]
+                RocksJournal.append, RocksJournal.write_block = append, write_block
 
         return run
 

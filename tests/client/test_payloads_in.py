@@ -173,7 +173,7 @@ def test_a_length_is_known_only_where_it_is_certain(path: Path, tmp_path: Path) 
         assert FileSource(file).size == len(PAYLOAD)
         assert FileSource(packed).size is None
     assert FileSource(io.BytesIO(PAYLOAD)).size == len(PAYLOAD)
-    assert FileSource(io.BufferedReader(io.BytesIO(PAYLOAD))).size is None  # type: ignore[arg-type]
+    assert FileSource(io.BufferedReader(io.BytesIO(PAYLOAD))).size is None
 
 
 # --- What is not ---------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_a_blocking_upload_refuses_the_same(blocking: holdfast.Holdfast, path: P
     with pytest.raises(holdfast.InvalidArgument, match="priority"):
         q.upload(path, priority=256)
     with pytest.raises(holdfast.InvalidArgument, match="colour"):
-        q.upload(path, colour="red")  # type: ignore[call-arg]
+        q.upload(path, colour="red")
     assert blocking.queues() == []
 
 

@@ -87,7 +87,7 @@ async def test_a_subscription_may_leave_large_payloads_too(hf: AsyncHoldfast) ->
     messages = q.subscribe(stream=True)
     first, second = await anext(messages), await anext(messages)
     assert (await first.load(), second.payload) == (PAYLOAD, b"small")
-    await messages.aclose()  # type: ignore[attr-defined]
+    await messages.aclose()
 
 
 async def test_a_claim_of_a_ledger_may_leave_large_payloads_too(hf: AsyncHoldfast) -> None:
@@ -142,7 +142,7 @@ def test_a_blocking_subscription_reads_large_payloads_when_asked(blocking: holdf
     with next(messages) as message:
         assert message._held.delivery.pieces is not None
         assert message.payload == PAYLOAD
-    messages.close()  # type: ignore[attr-defined]
+    messages.close()
 
 
 def test_a_blocking_read_after_the_ack_is_refused(blocking: holdfast.Holdfast) -> None:
@@ -320,5 +320,5 @@ def test_a_file_that_takes_little_at_a_time_gets_everything() -> None:
             taken.append(bytes(data[:3]))
             return len(taken[-1])
 
-    assert write_all(Slow(), b"abcdefgh") == 8  # type: ignore[arg-type]
+    assert write_all(Slow(), b"abcdefgh") == 8
     assert taken == [b"abc", b"def", b"gh"]

@@ -125,7 +125,7 @@ def test_a_command_is_one_of_the_command_line(name: str) -> None:
     parsed = typer.main.get_command(app)
     *groups, last = SERVICES[name]["command"]
     for word in (*groups, last):
-        parsed = parsed.commands[word]  # type: ignore[attr-defined]
+        parsed = parsed.commands[word]
     with parsed.make_context(last, []):
         pass
 

@@ -275,7 +275,7 @@ async def test_a_session_permits_before_it_looks(operation: str, scope: str) -> 
     needs = OPERATIONS[operation]
     has_scope = scope in (needs.scope, "admin")
     for tenant, is_own in (("acme", True), ("*", True), ("other", False)):
-        session = Session(caller(tenant, *([] if scope == "none" else [scope])), SimpleNamespace(messages=None))  # type: ignore[arg-type]
+        session = Session(caller(tenant, *([] if scope == "none" else [scope])), SimpleNamespace(messages=None))
         is_open = needs.target is Target.SERVER
         is_allowed = has_scope and (is_own or is_open) and (tenant == "*" or not needs.is_operators_only)
         if operation == "metrics":

@@ -18,7 +18,7 @@ Q = "acme/mail"
 
 
 def enqueue(n: int, ids: list[int], **options: object) -> list[Line]:
-    items = [Item(payload=f"p{id}", **options) for id in ids]  # type: ignore[arg-type]
+    items = [Item(payload=f"p{id}", **options) for id in ids]
     return [Enqueue(n=n, queue=Q, items=items), Enqueued(n=n, ids=ids)]
 
 
@@ -28,7 +28,7 @@ def claim(n: int, at: int, *deliveries: Delivered, queue: str = Q) -> list[Line]
 
 def delivered(id: int, version: int, expires_at: int = 100, **other: object) -> Delivered:
     fields = {"payload": f"p{id}", "attempt": version, **other}
-    return Delivered(id=id, version=version, expires_at=expires_at, **fields)  # type: ignore[arg-type]
+    return Delivered(id=id, version=version, expires_at=expires_at, **fields)
 
 
 def settle(

@@ -209,7 +209,7 @@ def test_offloaded_calls_run_one_after_the_other() -> None:
     order: list[int] = []
 
     async def work() -> None:
-        for ticket in [runtime.offload(lambda at=at: order.append(at)) for at in range(50)]:  # type: ignore[misc]
+        for ticket in [runtime.offload(lambda at=at: order.append(at)) for at in range(50)]:
             await ticket
 
     runtime.run(work())

@@ -94,7 +94,7 @@ def test_a_call_that_waits_does_not_keep_others_from_running(runtime: ThreadRunt
         all_waiting.wait(PATIENCE_S)
         return runtime.run(work(at))
 
-    waiting = [OtherThread(lambda at=at: call(at)) for at in range(10)]  # type: ignore[misc]
+    waiting = [OtherThread(lambda at=at: call(at)) for at in range(10)]
     all_waiting.wait(PATIENCE_S)
     for at in reversed(range(10)):
         runtime.run(settle(tickets[at], at))

@@ -129,7 +129,7 @@ async def test_on_a_loop_offloaded_work_answers_or_raises_from_another_thread() 
     with pytest.raises(Boom):
         await runtime.offload(fails)
     order: list[int] = []
-    for ticket in [runtime.offload(lambda at=at: order.append(at)) for at in range(50)]:  # type: ignore[misc]
+    for ticket in [runtime.offload(lambda at=at: order.append(at)) for at in range(50)]:
         await ticket
     assert order == list(range(50))
     await runtime.aclose()

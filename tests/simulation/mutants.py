@@ -92,7 +92,7 @@ def an_expired_lease_gives_the_message_back_to_its_place_for_ever(patch: Patch) 
 
     def make(expire: Any) -> Any:
         def forget(life: lifecycle.Life, *rest: Any) -> lifecycle.Change:
-            return expire(lifecycle.replace(life, expiries=-1_000, failures=0), *rest)  # type: ignore[no-any-return]
+            return expire(lifecycle.replace(life, expiries=-1_000, failures=0), *rest)
 
         return forget
 

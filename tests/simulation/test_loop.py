@@ -45,7 +45,7 @@ def test_time_passes_when_nothing_is_ready_and_not_before() -> None:
 
     async def main() -> None:
         for at_ms in (3_000, 2_000, 500):
-            loop.call_at(at_ms, lambda at_ms=at_ms: rung.append((at_ms, loop.now_ms)))  # type: ignore[misc]
+            loop.call_at(at_ms, lambda at_ms=at_ms: rung.append((at_ms, loop.now_ms)))
         await loop.sleep(5_000)
 
     loop.run(main())
@@ -186,7 +186,7 @@ def test_offloaded_calls_run_one_after_the_other_and_tell_their_errors() -> None
 
     async def main() -> None:
         process = runtime_on(loop)
-        tickets = [process.offload(lambda number=number: ran.append(number)) for number in range(5)]  # type: ignore[misc]
+        tickets = [process.offload(lambda number=number: ran.append(number)) for number in range(5)]
         failed = process.offload(fail)
         for ticket in tickets:
             await ticket

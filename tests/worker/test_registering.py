@@ -50,7 +50,7 @@ async def takes_nothing() -> None:
     seen.append("called")
 
 
-async def takes_anything(body) -> None:  # type: ignore[no-untyped-def]
+async def takes_anything(body) -> None:
     seen.append(body)
 
 
@@ -122,7 +122,7 @@ async def message_alone(message: holdfast.Message) -> None:
     seen.append(message.payload)
 
 
-async def message_by_name(order: Order, message) -> None:  # type: ignore[no-untyped-def]
+async def message_by_name(order: Order, message) -> None:
     seen.extend([order, message.attempt])
 
 
@@ -155,7 +155,7 @@ async def test_the_message_comes_to_the_parameter_annotated_or_named_so(
 
 
 async def test_a_parameter_called_message_with_a_type_of_payloads_takes_the_payload() -> None:
-    async def handler(message: dict) -> None:  # type: ignore[type-arg]
+    async def handler(message: dict) -> None:
         seen.append(message)
 
     assert await taken(handler, {"a": 1}) == [{"a": 1}]
@@ -182,7 +182,7 @@ def test_async_functions_run_on_the_loop_and_others_in_threads(worker: holdfast.
 def plain(order: Order) -> None: ...
 
 
-async def two_payloads(order: Order, db) -> None: ...  # type: ignore[no-untyped-def]
+async def two_payloads(order: Order, db) -> None: ...
 
 
 async def keyword_only(order: Order, *, db: int) -> None: ...
@@ -194,7 +194,7 @@ async def of_no_type(order: "Missing") -> None: ...  # type: ignore[name-defined
 async def of_a_plain_class(order: holdfast.Worker) -> None: ...
 
 
-async def generator(order: Order):  # type: ignore[no-untyped-def]
+async def generator(order: Order):
     yield order
 
 
@@ -241,7 +241,7 @@ def test_a_wrong_option_is_refused_by_its_name(worker: holdfast.Worker, options:
 
 def test_an_option_that_does_not_exist_is_refused(worker: holdfast.Worker) -> None:
     with pytest.raises(TypeError, match="retires"):
-        worker.handler("q", retires=5)  # type: ignore[call-arg]
+        worker.handler("q", retires=5)
 
 
 def test_a_bad_name_is_refused(worker: holdfast.Worker) -> None:
@@ -253,7 +253,7 @@ def test_a_bad_name_is_refused(worker: holdfast.Worker) -> None:
 
 def test_a_decorator_without_its_parentheses_is_refused(worker: holdfast.Worker) -> None:
     with pytest.raises(holdfast.InvalidArgument, match="the queue is missing"):
-        worker.handler(takes_struct)  # type: ignore[arg-type]
+        worker.handler(takes_struct)
 
 
 def test_one_queue_has_one_handler(worker: holdfast.Worker) -> None:

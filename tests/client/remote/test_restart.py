@@ -47,7 +47,7 @@ class Load:
         async for message in q.subscribe(prefetch=5, lease=LEASE_S):
             await self._settle(message.id, message.ack())
 
-    async def _settle(self, id: str, ack) -> None:  # type: ignore[no-untyped-def]
+    async def _settle(self, id: str, ack) -> None:
         self.settling += 1
         try:
             await ack

@@ -214,7 +214,7 @@ async def _internal(server: Server) -> Answer:
     async def broken(*args: object) -> object:
         raise ZeroDivisionError(SECRET)
 
-    server.core.store.directory.find_queue = broken  # type: ignore[method-assign, assignment]
+    server.core.store.directory.find_queue = broken
     return await server.get("/v1/queue/stats", **OWN)
 
 
@@ -303,7 +303,7 @@ async def test_no_secret_is_in_a_log_or_in_another_callers_answer(
             refused = await once(server, "GET", "/v1/tenants", Authorization=bad)
             assert refused.status == 401
             seen.append(refused.body)
-        server.core.store.directory.find_queue = None  # type: ignore[method-assign, assignment]
+        server.core.store.directory.find_queue = None
         assert (await acme.get("/v1/queue/stats", **OWN)).status == 500
         async with asyncio.timeout(60):
             async with wire(server) as connection:

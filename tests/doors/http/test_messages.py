@@ -204,7 +204,7 @@ async def test_a_message_goes_in_as_parts_and_comes_out_as_parts(stored: Server)
 
 def parts_of(content_type: str, body: bytes) -> list[Message]:
     parsed = BytesParser().parsebytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + body)
-    return list(parsed.get_payload())  # type: ignore[arg-type]
+    return list(parsed.get_payload())
 
 
 # --- Subscriptions ---------------------------------------------------------------------------------------------

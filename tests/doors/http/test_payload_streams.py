@@ -63,7 +63,7 @@ def parts_of(content_type: str, body: bytes) -> list[tuple[dict[str, str], bytes
     parts = whole.get_payload()
     if not isinstance(parts, list):
         return []  # an answer without messages
-    return [(dict(each.items()), each.get_payload(decode=True)) for each in parts]  # type: ignore[union-attr,misc]
+    return [(dict(each.items()), each.get_payload(decode=True)) for each in parts]
 
 
 async def dequeue(server: Server, **options: Any) -> list[tuple[Any, bytes]]:

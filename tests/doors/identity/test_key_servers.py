@@ -50,7 +50,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 async def settled(source: Identity) -> None:
     """Let a fetch in the background come to its end."""
-    while (flight := source._source._refresh) is not None:  # type: ignore[attr-defined]
+    while (flight := source._source._refresh) is not None:
         await asyncio.wait([flight])
 
 
@@ -293,7 +293,7 @@ async def test_a_server_that_trickles_is_given_up(
     # The thread leaves too, so that the next fetch can begin.
     assert await asyncio.to_thread(is_left.wait, 5)
     server.publish(es_jwk(1, "b"))
-    await until(identity._source._fetched.done)  # type: ignore[attr-defined]
+    await until(identity._source._fetched.done)
     clock.advance(RENEWAL_MS)
     await is_accepted(identity, es_token(0, "a"))
     await settled(identity)

@@ -450,7 +450,7 @@ async def test_no_part_of_a_secret_or_token_is_shown(
     for wrong in ({"jwt_secret": CANARY[:31]}, {"jwt_secret": f"-----BEGIN {CANARY}"}, {"jwt_keys": f"/{CANARY}"},
                   {"jwt_keys": f"https://user:{CANARY}@host/"}, {"jwt_keys": f'{{"keys": "{CANARY}"}}'}):  # fmt: skip
         with pytest.raises(InvalidArgument) as raised:
-            make_identity(clock=clock, **wrong)  # type: ignore[arg-type]
+            make_identity(clock=clock, **wrong)
         shown += [str(raised.value), repr(raised.value.facts)]
     out, err = capfd.readouterr()
     for text in (*shown, out, err, caplog.text):

@@ -73,7 +73,7 @@ def run_archive_kills(total: int, *, seed: int, progress: Progress = say_nothing
                 kills=min(ROUND, total - before),
                 seed=own,
                 kind=kind,
-                progress=lambda done, before=before: progress(before + done, total, "killed"),  # type: ignore[misc]
+                progress=lambda done, before=before: progress(before + done, total, "killed"),
             )
         for each in tally.wrong:
             outcome.violate(f"seed {own}, {kind}: {each}")

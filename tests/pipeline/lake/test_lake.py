@@ -65,7 +65,7 @@ def test_two_writers_at_once_commit_a_batch_once(lake: Lake, monkeypatch: pytest
     """The second looks before the first commits, and commits after it."""
     mine, rival = lake.table(VIOLATIONS), lake.table(VIOLATIONS)
     mine.append([], writer="w", mark=Mark(1, "1"))
-    commit: Callable[..., Any] = type(mine)._commit  # type: ignore[attr-defined]
+    commit: Callable[..., Any] = type(mine)._commit
     raced = []
 
     def slow(self: Any, *given: Any, **named: Any) -> Any:

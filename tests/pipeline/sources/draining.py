@@ -190,7 +190,7 @@ def drain_under_kills(
             rival.start()
             for done in range(kills):
                 before = scene.batches()
-                scene.wait_for(lambda before=before: scene.batches() != before)  # type: ignore[misc]
+                scene.wait_for(lambda before=before: scene.batches() != before)
                 sleep(dice.random() * 0.5)
                 _strike(scene, done)
                 progress(done + 1)

@@ -57,7 +57,7 @@ async def _work(hf: AsyncHoldfast, ledger: _Ledger, dice: random.Random, produce
 
 async def _consume(q: object, ledger: _Ledger, dice: random.Random) -> None:
     try:
-        messages = await q.claim(limit=dice.choice([1, 2, 5]), lease=3_600)  # type: ignore[attr-defined]
+        messages = await q.claim(limit=dice.choice([1, 2, 5]), lease=3_600)
     except Unavailable:
         return
     for message in messages:
@@ -81,12 +81,12 @@ async def test_faults_of_the_bucket_lose_nothing_bring_nothing_back_and_lease_no
     faulty = [FaultyBucket(bucket, dice=random.Random(dice.random()), rate=0.1) for _ in range(2)]
     ledger = _Ledger()
     subjects = [
-        EmbeddedSubject(lambda d, b=each: ObjectStore(b, d, journal_retention_ms=WEEK_MS), seed=at)  # type: ignore[misc]
+        EmbeddedSubject(lambda d, b=each: ObjectStore(b, d, journal_retention_ms=WEEK_MS), seed=at)
         for at, each in enumerate(faulty)
     ]
     subjects[1].clock = subjects[0].clock
     for each in faulty:
-        each._rate, each.rate = 0.0, 0.1  # type: ignore[attr-defined]
+        each._rate, each.rate = 0.0, 0.1
     async with subjects[0].open() as first, subjects[1].open() as second:
         await first.queue("q").set_policy(max_retries=1_000_000)
         for each in faulty:

@@ -118,7 +118,7 @@ async def test_one_shard_that_is_down_leaves_the_others_queues_working(
         assert (await hf.queue(here).stats()).ready == 0
         assert [each.queue for each in await hf.queues()] == [here]
         await asyncio.to_thread(pair[1].start)
-        [message] = await until(lambda: hf.queue(there).claim())  # type: ignore[misc]
+        [message] = await until(lambda: hf.queue(there).claim())
         assert message.payload == b"before"
 
 
@@ -135,7 +135,7 @@ async def test_a_server_starts_while_a_shard_is_down_and_has_it_when_it_is_back(
         with pytest.raises(StoreUnavailable):
             await hf.queue(there).claim()
         await asyncio.to_thread(pair[1].start)
-        [message] = await until(lambda: hf.queue(there).claim())  # type: ignore[misc]
+        [message] = await until(lambda: hf.queue(there).claim())
         assert message.payload == b"kept"
 
 
@@ -153,7 +153,7 @@ async def test_a_waiting_claim_outlives_a_restart_of_its_database(pair: list[Pos
         await asyncio.to_thread(pair[1].start)
         await until(lambda: hf.queue(name).enqueue(b"after"))
         async with asyncio.timeout(PATIENCE_S):
-            assert [each.payload for each in await waiting] == [b"after"]  # type: ignore[attr-defined]
+            assert [each.payload for each in await waiting] == [b"after"]
 
 
 async def test_a_database_that_is_not_there_is_said_so_without_its_password() -> None:

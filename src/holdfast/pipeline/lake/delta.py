@@ -142,7 +142,11 @@ def _is_done(table: DeltaTable, writer: str, mark: Mark) -> bool:
 
 
 def _moves(writer: str, mark: Mark) -> list[Transaction]:
-    """Encode a mark as transactions. Versions are numbers, so the text of the position is split into pieces."""
+    """Encode a mark as transactions. Versions are numbers, so the text of the position is split into pieces.
+
+    How to change this format: use another suffix after `#`, and read the old form where the new one is missing: a table
+    has the marks of all its writers, also of those that ran last with an older version.
+    """
     raw = mark.position.encode()
     pieces = [raw[at : at + _CHUNK] for at in range(0, len(raw), _CHUNK)]
     return [

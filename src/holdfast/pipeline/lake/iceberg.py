@@ -33,6 +33,8 @@ NAMESPACE = "holdfast"
 _TRIES = 20
 _HOUR_MS = 3_600_000
 _TARGET_BYTES = 100 << 20
+# How to change this format: a mark is a JSON array of the batch and the position. Use another prefix for another form,
+# and read this one where the new one is missing.
 _MARK = "holdfast.mark."
 # A commit that lost to another one is decided again here. The library would append its files without a check.
 _PROPERTIES = {"commit.retry.num-retries": "0", "write.parquet.compression-codec": "zstd"}

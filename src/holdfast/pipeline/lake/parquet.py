@@ -9,8 +9,8 @@ moved out of `_new`, which readers of Parquet directories skip. If the process i
 that opens the table moves them. A program that reads the directory therefore sees each committed row exactly once, but
 a batch may appear slightly late.
 
-To change this format: `ParquetCommit` and `TableFile` are read from old logs, so new fields need defaults, and existing
-fields keep their meaning.
+How to change this format: `ParquetCommit` and `TableFile` are read from old logs, so new fields need defaults, and
+existing fields keep their meaning.
 """
 
 import os

@@ -1,6 +1,7 @@
 """The lake's tables: columns, partitioning, sort order, and the columns with bounds that let readers skip files.
 
-To change a table, add a nullable column at the end: it is null in older files. Columns are never changed or removed.
+How to change this format: add a nullable column at the end: it is null in older files. Columns are never changed or
+removed.
 """
 
 from typing import NamedTuple

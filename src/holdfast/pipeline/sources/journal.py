@@ -279,7 +279,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def make_offset(position: str | None, events: int, first: str | None) -> Offset:
     """Return an offset for a checkpoint. `from` is the position where the query began.
 
-    To change this format, increase `v`, and keep reading old versions: later releases read existing checkpoints.
+    How to change this format: increase `v`, and keep reading old versions: later releases read existing checkpoints.
     """
     return {"v": 1, "position": position, "events": events, "from": first}
 

@@ -121,6 +121,11 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
 
     def initialOffset(self) -> Offset:
+        """Return the offset before the first segment: for each log, the number of the last segment that was read.
+
+        How to change this format: increase `v`, and keep reading old versions: later releases read existing
+        checkpoints.
+        """
         return {"v": 1, "logs": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:

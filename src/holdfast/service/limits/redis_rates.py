@@ -6,8 +6,8 @@
 One script changes the hash of a tenant. It equals `TokenBucket` of model/limits.py; a test compares the two
 (tests/service/test_shared_buckets.py). The time is that of Redis, so that the servers' clocks do not matter.
 
-To change this format, use another name for the hash: buckets fill up again by themselves, so nothing is migrated. While
-servers of both versions run, each version applies the limits by itself.
+How to change this format: use another name for the hash: buckets fill up again by themselves, so nothing is migrated.
+While servers of both versions run, each version applies the limits by itself.
 """
 
 import json

@@ -6,7 +6,9 @@
     holdfast:handed:{tenant}:{queue}    list of the entries popped from it last, in the same format
 
 The grammar of names allows neither `:` nor `%`. Each part is escaped all the same, so that keys of two queues can never
-be equal. To change a format, use another key prefix: servers of both versions share one Redis during an upgrade.
+be equal.
+
+How to change this format: use another key prefix: servers of both versions share one Redis during an upgrade.
 """
 
 from uuid import UUID

@@ -168,12 +168,12 @@ async def test_a_process_that_dies_before_any_write_of_an_enqueue_takes_no_room_
     died_at = []
     for dies_at in range(1, 100):
         bucket = MemoryBucket()
-        subject = EmbeddedSubject(lambda dice, b=bucket: ObjectStore(b, dice, journal_retention_ms=WEEK_MS))  # type: ignore[misc]
+        subject = EmbeddedSubject(lambda dice, b=bucket: ObjectStore(b, dice, journal_retention_ms=WEEK_MS))
         async with subject.open() as hf:
             await limit(hf, max_messages=4)
             await hf.queue("a", tenant="acme").enqueue([b"x"] * 2)
         dying = FaultyBucket(bucket, dies_at=dies_at)
-        doomed = EmbeddedSubject(lambda dice, b=dying: ObjectStore(b, dice, journal_retention_ms=WEEK_MS))  # type: ignore[misc]
+        doomed = EmbeddedSubject(lambda dice, b=dying: ObjectStore(b, dice, journal_retention_ms=WEEK_MS))
         doomed.clock = subject.clock
         answered = 0
         with suppress(HoldfastError):
@@ -212,7 +212,7 @@ async def test_faults_of_the_bucket_pass_no_quota(round: int) -> None:
     bucket = MemoryBucket()
     faulty = [FaultyBucket(bucket, dice=random.Random(dice.random()), lists_late=False) for _ in range(2)]
     subjects = [
-        EmbeddedSubject(lambda d, b=each: ObjectStore(b, d, journal_retention_ms=WEEK_MS), seed=at)  # type: ignore[misc]
+        EmbeddedSubject(lambda d, b=each: ObjectStore(b, d, journal_retention_ms=WEEK_MS), seed=at)
         for at, each in enumerate(faulty)
     ]
     subjects[1].clock = subjects[0].clock

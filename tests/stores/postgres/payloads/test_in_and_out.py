@@ -215,10 +215,10 @@ async def test_a_move_that_was_called_off_writes_no_more_pieces(urls: list[str])
                 await store._moves.resolve(store._cluster.shards[1 - HERE], now_ms(), Notices())
             return await fetch(sql, *args)
 
-        store._cluster.shards[1 - HERE].fetch = slow  # type: ignore[method-assign]
+        store._cluster.shards[1 - HERE].fetch = slow
         with pytest.raises(StoreUnavailable, match="cancelled"):
             await store.alter(REF, Move(to=AWAY), EVERYTHING, None, 10, now_ms())
-        store._cluster.shards[1 - HERE].fetch = fetch  # type: ignore[method-assign]
+        store._cluster.shards[1 - HERE].fetch = fetch
         await sweep(store)
         assert await kept(urls) == ONE
         assert await read(store, await claim(store)) == PAYLOAD

@@ -188,7 +188,7 @@ async def _are(probes: list[int], number: int) -> bool:
 
 
 async def _is_waiting(hf: AsyncHoldfast) -> bool:
-    return not core_of(hf).store._reopening.is_trying  # type: ignore[attr-defined]
+    return not core_of(hf).store._reopening.is_trying
 
 
 async def test_a_reopening_that_fails_again_is_tried_again(tmp_path: Path, disk: Disk) -> None:
@@ -314,7 +314,7 @@ async def test_a_store_whose_handle_does_not_close_says_to_restart_the_program(
 
         monkeypatch.setattr(database, "_try_to_close", hang)
         clock.advance(REOPEN_MS)
-        await until(lambda: _are(lost, 1))  # type: ignore[arg-type]
+        await until(lambda: _are(lost, 1))
         with pytest.raises(StoreUnavailable, match="restart the program"):
             await hf.queue("mail").stats()
         recovered.set()

@@ -38,16 +38,16 @@ def items_of(reads: MergedReads) -> dict[str, Any]:
 def state_of(hf: Holdfast) -> dict[str, Any]:
     """Return all data of a store, on disk and in memory."""
     store = core_of(hf).store
-    store.shards[0].engine.write()  # type: ignore[attr-defined]
-    database = store.shards[0].engine.database  # type: ignore[attr-defined]
+    store.shards[0].engine.write()
+    database = store.shards[0].engine.database
     found: dict[str, Any] = items_of(database)
-    for queue in store.shards[0].catalog._loaded.values():  # type: ignore[attr-defined]
+    for queue in store.shards[0].catalog._loaded.values():
         levels = queue._make_windows()
         found[f"levels of {queue.row.ref}"] = {level: set(window._live) for level, window in levels.items() if window}
         found[f"leases of {queue.row.ref}"] = set(queue._leases._live)
         found[f"counters of {queue.row.ref}"] = queue.counters
-    found["tallies"] = {ref: dict(counts) for ref, counts in store.shards[0].journal.take_tallies().items()}  # type: ignore[attr-defined]
-    found["remembered"] = {id: entry.life for id, entry in store.shards[0].entries._cached.items()}  # type: ignore[attr-defined]
+    found["tallies"] = {ref: dict(counts) for ref, counts in store.shards[0].journal.take_tallies().items()}
+    found["remembered"] = {id: entry.life for id, entry in store.shards[0].entries._cached.items()}
     return found
 
 
@@ -102,7 +102,7 @@ class SlowCheckpoints:
 
     def __init__(self, hf: Holdfast, dice: random.Random) -> None:
         store = core_of(hf).store
-        self.engine = store.shards[0].engine  # type: ignore[attr-defined]
+        self.engine = store.shards[0].engine
         self.database = self.engine.database
         self.dice = dice
         self.slices: Iterator[bool] | None = None
@@ -161,7 +161,7 @@ def test_batches_between_reads_and_slices_of_checkpoints_leave_what_one_by_one_l
 
 def copy_of(player: Player, target: Path) -> Path:
     """Return a copy of the player's store as a kill leaves it."""
-    core_of(player.hf).store.shards[0].engine.write()  # type: ignore[attr-defined]
+    core_of(player.hf).store.shards[0].engine.write()
     copy_store(player.path, target)
     mark_as_killed(target)
     return target

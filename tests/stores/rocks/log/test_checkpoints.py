@@ -25,13 +25,13 @@ LARGE = 3 << 20
 
 
 def database_of(hf: Holdfast) -> Database:
-    database = core_of(hf).store.shards[0].engine.database  # type: ignore[attr-defined]
+    database = core_of(hf).store.shards[0].engine.database
     assert isinstance(database, Database)
     return database
 
 
 def checkpoint(hf: Holdfast) -> None:
-    hf._driver.run(core_of(hf).store.shards[0].checkpoints.run_once())  # type: ignore[attr-defined]
+    hf._driver.run(core_of(hf).store.shards[0].checkpoints.run_once())
 
 
 def keys_in_rocksdb(database: Database, family: int) -> list[bytes]:
@@ -72,7 +72,7 @@ def test_checkpoints_begin_by_themselves_and_free_the_log(tmp_path: Path) -> Non
         for _ in range(300):
             hf.queue("mail").enqueue([PAYLOAD] * 4)
         checkpoint(hf)
-        checkpoints = core_of(hf).store.shards[0].checkpoints  # type: ignore[attr-defined]
+        checkpoints = core_of(hf).store.shards[0].checkpoints
         assert checkpoints.written > 3
         # All but the current segment, the one made ahead, and one kept for reuse.
         assert len(list_segments(tmp_path / "store" / "log")) <= 3
@@ -194,7 +194,7 @@ def test_a_slow_sync_of_one_caller_does_not_hold_up_the_others(tmp_path: Path, m
 
     with open_store(tmp_path / "store", durability="fsync") as hf:
         hf.queue("mail").enqueue(b"first")
-        core_of(hf).store.shards[0].engine._pacing.paused_until_s = math.inf  # type: ignore[attr-defined]
+        core_of(hf).store.shards[0].engine._pacing.paused_until_s = math.inf
         with monkeypatch.context() as patched:
             patched.setattr(Database, "sync", held_sync)
             writer = threading.Thread(target=lambda: hf.queue("mail").enqueue(b"second"))

@@ -12,8 +12,8 @@ that the record is for, and `number` counts the records of each shard: landed re
 A checksum also covers the record's offset and epoch. So no bytes inside a payload, and no old bytes of the disk, are
 ever read as a record.
 
-To change the format, raise `FORMAT`, and let `decode_header` and `decode_record` read the old format too: even a log
-that has landed completely keeps its last segment.
+How to change this format: raise `FORMAT`, and let `decode_header` and `decode_record` read the old format too: even a
+log that has landed completely keeps its last segment.
 """
 
 import struct

@@ -1,7 +1,9 @@
 """The versions of the schema, applied in order by `holdfast db migrate`.
 
-To change a table or function, add a file `NNNN_name.sql` to `migrations/`. Never change a file that was released,
-except for its comments.
+How to change this format: to change a table or function, add a file `NNNN_name.sql` to `migrations/`. Servers of the
+previous version keep running during a migration, so a column or function that they use stays for one release. Never
+change a file that was released, except for its comments. `tests/stores/postgres/schema_1.sql` has the rows of a store
+of version 1.
 """
 
 import re

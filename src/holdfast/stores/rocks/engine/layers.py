@@ -27,7 +27,7 @@ over a later state ends in that later state.
 Large values, such as pieces of a large payload, do not stay in memory. Once the log has them, a layer keeps only their
 location in the log.
 
-To change the format, use numbers that no frame has yet, keep reading the present ones, and raise the format of the
+How to change this format: use numbers that no frame has yet, keep reading the present ones, and raise the format of the
 store (`marker.py`).
 """
 

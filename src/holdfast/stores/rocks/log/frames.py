@@ -13,7 +13,7 @@ frame was written. `key id` is 0; it is reserved for the id of an encryption key
 The footer is the last part of a frame to reach the operating system. After a kill, a frame without a valid footer was
 cut short. A frame with a valid footer was written whole, so a wrong checksum in it means that the disk has damaged it.
 
-To change the format, raise `FORMAT` and keep reading frames of the previous format: a log may contain both.
+How to change this format: raise `FORMAT` and keep reading frames of the previous format: a log may contain both.
 """
 
 import struct

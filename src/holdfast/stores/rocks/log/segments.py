@@ -11,7 +11,8 @@ The file name is the generation. A segment that is no longer needed is reused: i
 and a new header. The frames in it keep the old generation, and are thereby known to be old. A segment gets its name
 only after its header is on disk.
 
-To change the format, raise `_FORMAT`, keep reading the previous one, and raise the format of the store (`marker.py`).
+How to change this format: raise `_FORMAT`, keep reading the previous one, and raise the format of the store
+(`marker.py`).
 """
 
 import os

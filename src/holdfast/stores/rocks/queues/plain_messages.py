@@ -14,7 +14,8 @@ A part of a frame (see `layers.py`) is a number, a key and a value:
 Ids and instants are 8 bytes, big-endian. A part has everything that its replay needs. So replaying it over a later
 state ends in that same state.
 
-To change a part, give it another number, keep reading this one, and raise the format of the store (`marker.py`).
+How to change this format: give a changed part another number, keep reading this one, and raise the format of the store
+(`marker.py`).
 """
 
 import struct

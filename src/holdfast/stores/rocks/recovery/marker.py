@@ -25,8 +25,8 @@ from holdfast.stores.disk.file_sync import sync_directory, sync_file
 # Opening a store of format 2 makes it 4, and one of format 3 makes it 5. Both versions read everything of the older
 # one.
 #
-# To change the format: raise the number, describe the change here, and let `Database` convert a store of the previous
-# format before it writes the marker.
+# How to change this format: raise the number, describe the change here, and let `Database` convert a store of the
+# previous format before it writes the marker.
 FORMAT = 5
 # The first format with Holdfast's own commit log.
 WITH_LOG = 2
