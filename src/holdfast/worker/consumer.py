@@ -11,6 +11,7 @@ from holdfast.worker.execution.executor import Execution
 from holdfast.worker.handlers import Handler, is_importable_here
 from holdfast.worker.metrics import HandlerStats
 from holdfast.worker.outcomes import Crash, HandlerDied, HandlerNotImportable, bounded
+from holdfast.worker.queue_numbers import QueueFields
 from holdfast.worker.verdict_sender import TROUBLE, Outbox, PendingVerdict
 from holdfast.worker.work import InterruptReason, Slot, Work, WorkMessage
 
