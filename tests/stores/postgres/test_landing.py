@@ -5,11 +5,13 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from holdfast.clock import SystemClock
+from holdfast.model.errors import Internal
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.formats.logged_enqueue import LoggedCall, decode_call, encode_call
@@ -62,6 +64,17 @@ async def test_a_call_that_landed_is_stored_counted_and_told(urls: list[str]) ->
         assert found.life.expires_at == log.now_ms + 60_000
         assert await journal_of(store) == [("enqueued", each.id) for each in (*call.messages, *later.messages)]
         assert await drain_claims(store) == [b"a", b"b"]
+
+
+async def test_a_call_with_the_id_of_another_message_is_refused_and_stays_in_the_log(urls: list[str]) -> None:
+    async with opened(urls) as store, connected(urls[0]) as connection:
+        call = Log().call(await queue_id(store), b"first")
+        await land(connection, LOG_SHARD, [(0, call)])
+        other = LogShard(UUID(int=8), 11, 0)  # of another server, which has made the same id
+        with pytest.raises(Internal, match="two servers made ids with the same node number"):
+            await land(connection, other, [(0, call)])
+        assert await landed_numbers(connection, other) == []
+        assert await drain_claims(store) == [b"first"]
 
 
 @pytest.mark.spec("5.5")

@@ -11,12 +11,15 @@ import pytest
 import holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.clock import SystemClock
+from holdfast.model.answers import Enqueued
 from holdfast.model.errors import OverQuota, StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
+from holdfast.model.requests import ClaimRequest
 from holdfast.stores.postgres.cluster.slots import home_of, slot_of, spread
 from holdfast.stores.postgres.schema.migrations import migrate
+from holdfast.testing import ManualClock
 from tests.postgres.landing_calls import opened as opened_store
 from tests.postgres.server import PostgresServer, run
 from tests.worker.passing import until as wait_until
@@ -154,6 +157,32 @@ async def test_a_waiting_claim_outlives_a_restart_of_its_database(pair: list[Pos
         await until(lambda: hf.queue(name).enqueue(b"after"))
         async with asyncio.timeout(PATIENCE_S):
             assert [each.payload for each in await waiting] == [b"after"]
+
+
+@pytest.mark.spec("1.4")
+async def test_a_server_makes_no_ids_once_its_node_number_may_be_given_to_another(
+    pair: list[PostgresServer], urls: list[str]
+) -> None:
+    clock = ManualClock(SystemClock().now_ms())
+    [there] = names(1)
+    ref = QueueRef("default", there)
+    async with opened_store(urls, clock=clock) as store:
+
+        async def enqueue(payload: bytes) -> list[Enqueued]:
+            return await store.enqueue(ref, [Draft(payload=payload)], SystemClock().now_ms(), auto_create=True)
+
+        await enqueue(b"before")
+        pair[0].stop(signal.SIGQUIT)
+        clock.advance(9 * 60_000)
+        await enqueue(b"while the number is still this server's")
+        clock.advance(1)
+        with pytest.raises(StoreUnavailable):
+            await enqueue(b"refused")
+        # What needs no id goes on.
+        [claimed] = (await store.claim(ref, [ClaimRequest(limit=10)], SystemClock().now_ms())).per_ask
+        assert [each.payload for each in claimed] == [b"before", b"while the number is still this server's"]
+        await asyncio.to_thread(pair[0].start)
+        await until(lambda: enqueue(b"after"))
 
 
 async def test_a_database_that_is_not_there_is_said_so_without_its_password() -> None:

@@ -50,6 +50,9 @@ class PendingEnqueue(NamedTuple):
 class Peers(Protocol):
     """The connection to the other servers: shared ids, the database's time, and wake-ups."""
 
+    async def confirm_node(self) -> None:
+        """Make sure that this server may make new message ids. Raise `StoreUnavailable` if it may not."""
+
     def take_ids(self, number: int, stored_ms: int) -> list[int]:
         """Return `number` new message ids for messages stored at `stored_ms`."""
 
@@ -182,6 +185,7 @@ class GroupCommit:
         return pending
 
     async def _commit(self, pending: list[PendingEnqueue]) -> None:
+        await self._peers.confirm_node()
         calls = self._calls(pending)
         bodies = [encode_call(call) for call in calls]
         size = sum(map(record_size, bodies))

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 
+from holdfast.clock import Clock
 from holdfast.dice import Dice
 from holdfast.model.answers import Enqueued, Result, Saved
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
@@ -87,7 +88,7 @@ class PostgresStore:
             self._driver, self._cluster, self._directory, self._reads, steps, self._moves
         )
         self.directory = PostgresDirectory(self._driver, self._cluster, self._directory, self._grants)
-        self.schedules = PostgresSchedules(self._driver, self._cluster, self._directory, steps)
+        self.schedules = PostgresSchedules(self._driver, self._cluster, self._directory, self._nodes, steps)
         self.ledgers = PostgresLedgers(self._driver, self._units, self._payloads, dice.roll)
         self.payloads = PostgresStaging(self._driver, self._cluster, self._directory, self._payloads)
         self._claims = PostgresClaims(
@@ -121,7 +122,7 @@ class PostgresStore:
         link = LoopBridge(runtime)
         self._driver.open(link)
         try:
-            await link.call(self._open())
+            await link.call(self._open(runtime.clock))
         except BaseException:
             await self._close()
             raise
@@ -131,9 +132,9 @@ class PostgresStore:
             link.background(loop)
         listener.deadline(runtime.clock.now_ms())
 
-    async def _open(self) -> None:
+    async def _open(self, clock: Clock) -> None:
         await self._cluster.open()
-        await self._nodes.lease()
+        await self._nodes.lease(clock)
 
     async def close(self) -> None:
         """Stop the loops, give the node number back, and close all connections."""

@@ -99,7 +99,7 @@ class Loader:
 
     async def _open(self) -> None:
         await self._cluster.open()
-        await self._nodes.lease()
+        await self._nodes.lease(self._clock)
         self._leased_at = self._clock.now_ms()
 
     async def _close(self) -> None:

@@ -1,4 +1,8 @@
-"""Node numbers for message ids, leased from the first database of the store (SPEC 1.4)."""
+"""Node numbers for message ids, leased from the first database of the store (specification 1.4).
+
+Two servers with one number could make the same id twice. A server whose lease has ended keeps its number for a while,
+because the first database may be down for as long; it stops making ids well before the database gives the number away.
+"""
 
 import logging
 from typing import Any
@@ -19,6 +23,9 @@ _RETRY_MS = 500
 # A number whose lease ended is given to another server only after this long, because the previous holder may be cut
 # off, not dead.
 _REST_S = 600
+# A server that could not renew its lease for this long makes no more ids. The number is given away after 660 s by the
+# database's clock. A server's clock that is catching up with the wall clock runs a tenth slower.
+_STOP_MS = 540_000
 
 _TAKE = f"""
 WITH free AS (
@@ -48,6 +55,9 @@ class PostgresNodeNumbers:
         self._cluster = cluster
         self._holder = uuid4()
         self._ids: IdMaker | None = None
+        self._clock: Clock | None = None
+        # When the last successful request for the lease was sent.
+        self._leased_at = 0
 
     @property
     def number(self) -> int:
@@ -56,17 +66,30 @@ class PostgresNodeNumbers:
 
     def take_ids(self, number: int, now_ms: int, above: int = 0) -> list[int]:
         """Return `number` new ids above all ids this node has given and above the id `above` of any node. Raise
-        `StoreUnavailable` without a node number."""
-        if self._ids is None:
+        `StoreUnavailable` without a node number, or if it may soon be another server's."""
+        if self._ids is None or self._clock is None:
             raise StoreUnavailable("this server has no node number yet, because the store's first database is down")
+        if self._is_stale(self._clock):
+            raise StoreUnavailable(
+                f"this server could not renew its node number for {_STOP_MS // 60_000} minutes, because the store's "
+                "first database is down; it takes new messages again once that database is back"
+            )
         ids = self._ids.take(number, now_ms)
         if ids and ids[0] <= above:
             self._ids = IdMaker(self._ids.node, max(self._ids.highest, above | 0xFFF))
             ids = self._ids.take(number, now_ms)
         return ids
 
-    async def lease(self) -> None:
+    async def confirm(self) -> None:
+        """Renew the lease before new messages are taken, if that was not possible for long. Raise `StoreUnavailable` if
+        it still is not."""
+        if self._clock is not None and self._is_stale(self._clock):
+            await self.renew()
+
+    async def lease(self, clock: Clock) -> None:
         """Lease a free node number. Raise `StoreUnavailable` if all are taken."""
+        self._clock = clock
+        asked_at = clock.now_ms()
 
         async def take(connection: Any) -> Any:
             await connection.execute(_LOCK)
@@ -77,16 +100,25 @@ class PostgresNodeNumbers:
             raise StoreUnavailable(f"all {NODES} node numbers are taken; stop servers that are not needed")
         highest = row["highest_id"] if self._ids is None else max(row["highest_id"], self._ids.highest)
         self._ids = IdMaker(row["node"], highest)
+        self._leased_at = asked_at
 
     async def renew(self) -> None:
-        """Renew the lease, or lease another number if it was lost."""
+        """Renew the lease, or lease another number if it was lost. The first lease must have been taken."""
+        assert self._clock is not None
         if self._ids is None:
-            await self.lease()
+            await self.lease(self._clock)
             return
+        asked_at = self._clock.now_ms()
         rows = await self._cluster.shards[0].fetch(_RENEW, self._ids.node, self._holder, self._ids.highest)
-        if not rows:
+        if rows:
+            self._leased_at = asked_at
+        else:
             _log.warning("node_number_lost number=%d: another server has it; leasing a new one", self._ids.node)
-            await self.lease()
+            await self.lease(self._clock)
+
+    def _is_stale(self, clock: Clock) -> bool:
+        """Return whether the number may soon be another server's."""
+        return clock.now_ms() - self._leased_at > _STOP_MS
 
     async def run(self, clock: Clock) -> None:
         """Renew the lease in time, until cancelled."""

@@ -119,6 +119,10 @@ class PostgresBufferTarget:
             self._clocks[self.shard_of(ref)] = row["now"], steady_s()
             self._note(ref)
 
+    async def confirm_node(self) -> None:
+        """Make sure that this server may make new message ids. Raise `StoreUnavailable` if it may not."""
+        await self._nodes.confirm()
+
     def take_ids(self, number: int, stored_ms: int) -> list[int]:
         """Return new message ids."""
         return self._nodes.take_ids(number, stored_ms)

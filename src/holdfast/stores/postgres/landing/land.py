@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from asyncpg.exceptions import UniqueViolationError
+
+from holdfast.model.errors import Internal
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.stores.formats.logged_enqueue import LoggedCall
@@ -186,7 +189,14 @@ async def _store(
     await connection.copy_records_to_table("landing", records=rows, columns=_COLUMNS, schema_name="pg_temp")
     by_key = {row["key"]: (ref, row["is_paused"]) for ref, row in queues.items()}
     landed = []
-    for row in await connection.fetch(SQL["land"], given_now):
+    try:
+        stored = await connection.fetch(SQL["land"], given_now)
+    except UniqueViolationError as error:
+        raise Internal(
+            f"a message of the log has an id that another message has: {error.detail}; two servers made ids with the "
+            "same node number. The call stays in the log; nothing was stored"
+        ) from error
+    for row in stored:
         ref, is_paused = by_key[row["queue_key"]]
         landed.append(LandedQueue(ref, row["stored"], row["visible_at"], row["expires_at"], is_paused))
     return landed

@@ -31,6 +31,7 @@ class PostgresEnqueue:
         self, ref: QueueRef, drafts: list[Draft], now_ms: int, notices: Notices, *, auto_create: bool
     ) -> list[Enqueued]:
         """Store the drafts, as `Store.enqueue` says."""
+        await self._nodes.confirm()
         if self._uses_shortcuts and all(_is_simple(draft) for draft in drafts):
             enqueued = await self._enqueue_at_once(ref, drafts, now_ms, notices)
             if enqueued is not None:

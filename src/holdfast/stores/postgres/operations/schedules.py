@@ -12,6 +12,7 @@ from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.results import being_deleted
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
+from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.runner import StepRunner
@@ -47,11 +48,17 @@ class PostgresSchedules:
     """`ScheduleStore`."""
 
     def __init__(
-        self, driver: LoopDriver, cluster: PostgresCluster, directory: QueueRegistry, steps: StepRunner
+        self,
+        driver: LoopDriver,
+        cluster: PostgresCluster,
+        directory: QueueRegistry,
+        nodes: PostgresNodeNumbers,
+        steps: StepRunner,
     ) -> None:
         self.driver = driver
         self._cluster = cluster
         self._directory = directory
+        self._nodes = nodes
         self._steps = steps
 
     @on_driver
@@ -95,6 +102,7 @@ class PostgresSchedules:
         self, notices: Notices, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int
     ) -> Enqueued | None:
         await self._directory.require_open(ref)
+        await self._nodes.confirm()
 
         async def work(unit: PostgresUnit) -> Enqueued:
             draft = draft_at(schedule, tick.at)

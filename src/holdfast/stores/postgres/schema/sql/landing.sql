@@ -44,7 +44,6 @@ new AS (
         queue_key, id, CASE WHEN deliver_after <= now THEN 0 ELSE 5 END, priority, deliver_after, created_at, bytes,
         is_json, expires_at, content_type, headers, ttl_ms, correlation_id, max_retries, payload
     FROM pg_temp.landing, t ORDER BY id
-    ON CONFLICT DO NOTHING
     RETURNING queue_key, id, status, priority, deliver_after, created_at, expires_at, bytes, correlation_id
 ),
 told AS (
