@@ -15,7 +15,7 @@ from holdfast.model.requests import ClaimRequest
 GiveBack = Callable[[QueueRef, list[Delivery]], Awaitable[None]]
 
 
-class Subscription(Protocol):
+class ServedStream(Protocol):
     """One open subscription of a protocol."""
 
     # When the deliveries that `next` returns were received, in steady seconds.
@@ -34,7 +34,7 @@ class Subscription(Protocol):
 
 async def read_subscriptions(
     calls: Calls[Any, Any],
-    subscribe: Callable[[], Awaitable[Subscription | None]],
+    subscribe: Callable[[], Awaitable[ServedStream | None]],
     end: Callable[[Any], None],
     give_back: GiveBack,
     ref: QueueRef,
