@@ -489,6 +489,7 @@ STARTERS = {
     "server/processes/supervisor.py": "door_process",
     "server/run.py": "the server itself, and its loop lag, which asks nobody",
     "service/policy_cache.py": "refresh",
+    "service/joined_calls.py": "one call of the store each; its callers get the error",
     "service/limits/shared_buckets.py": "rates",
     "stores/buffered/fast_path.py": "commits, flush, landed_by_others; Redis is looked for by Cache.run",
     "stores/buffered/prefetcher.py": "prefetch",

@@ -1,6 +1,7 @@
 """`exchange`: earlier deliveries are settled and messages claimed in one call, embedded and over each wire."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -205,6 +206,50 @@ async def test_over_a_wire_it_is_one_request_if_messages_are_ready(clock: Manual
         results, messages = await hf.queue("q").exchange(messages, wait=20)
         assert ([each.ok for each in results], [each.json() for each in messages]) == ([True], [2])
         assert len(server.requests.seen) == before + 1
+
+
+@pytest.mark.parametrize("serving", [serve, serve_framed])
+async def test_over_a_wire_a_wait_needs_no_other_request(clock: ManualClock, serving: Any) -> None:
+    async with serving(clock) as server, holdfast.open_async(server.url) as hf:
+        q = hf.queue("q")
+        await q.enqueue(1)
+        messages = await q.claim()
+        before = [operation for operation, _, _ in server.requests.seen]
+        exchange = asyncio.ensure_future(q.exchange(messages, wait=20))
+        await until_waiting(q)
+        await q.enqueue(2)
+        async with asyncio.timeout(PATIENCE_S):
+            results, messages = await exchange
+        assert ([each.ok for each in results], [each.json() for each in messages]) == ([True], [2])
+        made = Counter(operation for operation, _, _ in server.requests.seen) - Counter(before)
+        assert made["exchange"] + made["exchange_wait"] == 1
+        assert not [operation for operation in made if operation.startswith(("dequeue", "claim"))]
+
+
+@pytest.mark.parametrize("serving", [serve, serve_framed])
+async def test_a_wait_longer_than_a_round_goes_on_by_a_claim(clock: ManualClock, serving: Any) -> None:
+    async with serving(clock) as server, holdfast.open_async(server.url, wait_round="1ms") as hf:
+        q = hf.queue("q")
+        await q.enqueue(1)
+        exchange = asyncio.ensure_future(q.exchange(await q.claim(), wait=3_600))
+        async with asyncio.timeout(PATIENCE_S):
+            while not [each for each, _, _ in server.requests.seen if each in ("dequeue_wait", "claim_wait")]:
+                await until_waiting(q)
+                clock.advance(1)
+            await q.enqueue(2)
+            results, [message] = await exchange
+        assert ([each.ok for each in results], message.json()) == ([True], 2)
+
+
+async def test_closing_the_client_while_an_exchange_waits_is_an_error(clock: ManualClock) -> None:
+    async with serve(clock) as server, holdfast.open_async(server.url) as other:
+        await other.queue("q").enqueue(1)
+        async with holdfast.open_async(server.url) as hf:
+            exchange = asyncio.ensure_future(hf.queue("q").exchange(await hf.queue("q").claim(), wait=None))
+            await until_waiting(other.queue("q"))
+        with pytest.raises(holdfast.StoreUnavailable):
+            await exchange
+        assert (await other.queue("q").stats()).in_flight == 0
 
 
 @pytest.mark.parametrize("serving", [serve, serve_capnp])

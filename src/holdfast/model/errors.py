@@ -25,7 +25,7 @@ does not apply has its default there and is missing from `facts`.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 
 class HoldfastError(Exception):
@@ -45,6 +45,10 @@ class HoldfastError(Exception):
         self.facts = facts
         for name, value in facts.items():
             setattr(self, name, value)
+
+    def copy(self) -> Self:
+        """Return an error of the same class, message and facts, for another caller of a shared call."""
+        return type(self)(self.message, **self.facts)
 
 
 # --- Refused ---------------------------------------------------------------------------------------------------------

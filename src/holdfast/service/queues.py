@@ -1,7 +1,8 @@
 """QueueService: enqueue, claim and settle messages."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from functools import partial
+from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -39,6 +40,7 @@ from holdfast.model.requests import (
 )
 from holdfast.model.rules.lifecycle import holds
 from holdfast.runtime import Runtime
+from holdfast.service.joined_calls import Call, JoinedCalls, weigh_drafts, weigh_verdicts
 from holdfast.service.limits.admission import Admission
 from holdfast.service.policy_cache import PolicyCache
 from holdfast.service.subscriptions import Subscription, Subscriptions
@@ -74,6 +76,11 @@ class QueueService:
         self._runtime = runtime
         self._now_ms = runtime.clock.now_ms
         self._max_payload = max_payload
+        self._enqueue: Call[Draft, Enqueued] = self._enqueue_in_store
+        self._settle: Call[Verdict, Result] = self._settle_in_store
+        if runtime.has_turns and store.capabilities.prefers_batches:
+            self._enqueue = JoinedCalls(runtime, self._enqueue_in_store, weigh_drafts).add
+            self._settle = JoinedCalls(runtime, self._settle_in_store, weigh_verdicts).add
         self._subscriptions = Subscriptions(runtime, self.claim, self.settle, self.give_back)
         self._watches = Watches(dispatcher, runtime)
 
@@ -87,7 +94,13 @@ class QueueService:
         if not drafts:
             return []
         with self._admission.enter_at_once(ref) or await self._admission.admit_enqueue(ref, drafts):
-            return await self._store.enqueue(ref, drafts, self._now_ms(), auto_create=self._directory.auto_create)
+            return await self._enqueue(ref, drafts)
+
+    def _enqueue_in_store(self, ref: QueueRef, drafts: list[Draft]) -> Coroutine[Any, Any, list[Enqueued]]:
+        return self._store.enqueue(ref, drafts, self._now_ms(), auto_create=self._directory.auto_create)
+
+    def _settle_in_store(self, ref: QueueRef, verdicts: list[Verdict]) -> Coroutine[Any, Any, list[Result]]:
+        return self._store.settle(ref, verdicts, self._now_ms())
 
     async def enqueue_each(self, batches: Mapping[QueueRef, list[Draft]]) -> dict[QueueRef, list[Enqueued]]:
         """Add messages to several queues, one after the other.
@@ -221,7 +234,7 @@ class QueueService:
         `InvalidArgument` if a verdict is malformed; then none is carried out.
         """
         check_verdicts(verdicts)
-        results = await self._store.settle(ref, verdicts, self._now_ms())
+        results = await self._settle(ref, verdicts)
         self._subscriptions.note(ref, verdicts, results)
         return results
 

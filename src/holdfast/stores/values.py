@@ -30,6 +30,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     streams_above: int | None = None
     # `Store.directory` is a `LimitedQueueDirectory`.
     lists_limited_queues: bool = False
+    # One `enqueue` or `settle` with several items costs much less than one for each. The service then joins the calls
+    # that callers make on a queue at the same time.
+    prefers_batches: bool = False
 
 
 class TenantRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -292,7 +292,7 @@ async def test_a_caller_whose_calls_are_not_answered_yet_is_read_no_further_than
 ) -> None:
     async with serve_capnp(SystemClock()) as server:
         door, may_go_on = server.door, asyncio.Event()
-        anyone = door.anyone
+        anyone = door.sessions.anyone
 
         async def session_of(*_: object) -> object:
             await may_go_on.wait()

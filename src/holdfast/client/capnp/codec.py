@@ -76,6 +76,9 @@ class CapnpCodec:
 
         return CapnpRequest("poll", fill, wait_ms=wait_ms, on_late=on_late)
 
+    def waits_with_verdicts(self, ask: ClaimRequest) -> bool:
+        return False  # a `poll` with verdicts does not wait
+
     def claimed(self, response: Any, verdicts: list[Verdict]) -> Exchanged:
         return Exchanged(results_of(response) if verdicts else [], deliveries_of(response))
 

@@ -65,6 +65,9 @@ class FramedCodec:
         body = write_exchange(ref, ask, verdicts, wait_ms) if verdicts else write_claim(ref, ask, wait_ms)
         return FramedRequest(body, wait_ms=wait_ms, on_late=on_late)
 
+    def waits_with_verdicts(self, ask: ClaimRequest) -> bool:
+        return True
+
     def claimed(self, response: ResponseFrame, verdicts: list[Verdict]) -> Exchanged:
         exchanged = self._read(read_claimed, response)
         if len(exchanged.results) != len(verdicts):

@@ -117,6 +117,8 @@ class HttpCodec:
             payloads_apart=ask.streams,
         )
         path = "/v1/queue/dequeueWithState" if ask.with_state else "/v1/queue/dequeue"
+        if verdicts and wait_ms != 0:
+            path = "/v1/queue/exchange"
         if ask.ledger is None:
             return HttpRequest("POST", path, [encode(document)], wait_ms=wait_ms, on_late=on_late)
         # The messages of a numbered claim stay claimed: the consumer reads them again by the number.
@@ -125,6 +127,9 @@ class HttpCodec:
             consumer=consumer, number=number, with_state=ask.with_state, **msgspec.structs.asdict(document)
         )
         return HttpRequest("POST", "/v1/queue/ledger/claim", [encode(numbered)], wait_ms=wait_ms)
+
+    def waits_with_verdicts(self, ask: ClaimRequest) -> bool:
+        return not ask.with_state and ask.ledger is None  # the path of an exchange claims neither
 
     def claimed(self, response: HttpReply, verdicts: list[Verdict]) -> Exchanged:
         document = self._dequeued(response)

@@ -1,7 +1,6 @@
 """Subscriptions over HTTP, which send one delivery in each line and are renewed whenever they end."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
+from collections.abc import AsyncIterator
 
 import msgspec
 
@@ -9,7 +8,7 @@ from holdfast.client.http.calls import HttpCalls, HttpRequest
 from holdfast.client.http.connection import AnyConnection
 from holdfast.client.http.failures import unexpected_response
 from holdfast.client.remote.calls import CANCEL_S
-from holdfast.client.remote.lost import Lost
+from holdfast.client.remote.subscriptions import GiveBack, read_subscriptions
 from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery
 from holdfast.model.names import QueueRef
@@ -17,15 +16,16 @@ from holdfast.model.requests import ClaimRequest, check_claim_request
 from holdfast.wire.http.bodies import DeliveryOut, SubscribeRequest, encode
 from holdfast.wire.http.shapes import delivery_of
 
-GiveBack = Callable[[QueueRef, list[Delivery]], Awaitable[None]]
-
 _delivery = msgspec.json.Decoder(DeliveryOut)
 
 
-async def stream(
+def stream(
     calls: HttpCalls, give_back: GiveBack, ref: QueueRef, ask: ClaimRequest, prefetch: int
 ) -> AsyncIterator[Delivery]:
-    """Yield deliveries without end. Those that were received but not yielded are given back when the reader leaves."""
+    """Yield deliveries until the client is closed.
+
+    Deliveries that were received but not yielded are given back when the reader leaves.
+    """
     check_claim_request(ask)
     document = SubscribeRequest(
         tenant=ref.tenant,
@@ -38,31 +38,15 @@ async def stream(
     )
     path = "/v1/queue/subscribeWithState" if ask.with_state else "/v1/queue/subscribe"
     request = HttpRequest("POST", path, [encode(document)], is_stream=True)
-    failures = 0
-    while True:
+
+    async def subscribe() -> _Lines:
         await calls.send_forever(request)
         connection, request.connection = request.connection, None
         if connection is None:
             raise unexpected_response(calls.url)
-        lines = _Lines(calls, connection)
-        calls.track(connection, partial(lines.give_back, give_back, ref))
-        try:
-            while (delivery := await lines.next()) is not None:
-                failures = 0
-                if not _is_over(delivery, ask, lines.read_at):
-                    yield delivery
-        except Lost:
-            failures += 1
-        finally:
-            # This gives back only deliveries that were not yielded; the others belong to the reader.
-            calls.end_stream(connection)
-        if failures and not calls.is_closed:
-            await calls.pause(failures, 0)
+        return _Lines(calls, connection)
 
-
-def _is_over(delivery: Delivery, ask: ClaimRequest, read_at: float) -> bool:
-    """Return whether a delivery's lease expired while it waited for the reader, by this machine's clock."""
-    return ask.lease_ms is not None and (steady_s() - read_at) * 1_000 >= ask.lease_ms
+    return read_subscriptions(calls, subscribe, calls.end_stream, give_back, ref, ask)
 
 
 class _Lines:
@@ -70,7 +54,7 @@ class _Lines:
 
     def __init__(self, calls: HttpCalls, connection: AnyConnection) -> None:
         self._calls = calls
-        self._connection = connection
+        self.call = connection
         self._buffer = b""
         # When the bytes in the buffer were received, in steady seconds.
         self.read_at = steady_s()
@@ -78,18 +62,18 @@ class _Lines:
     async def next(self) -> Delivery | None:
         """Return the next delivery; None at the end of the stream."""
         while b"\n" not in self._buffer:
-            part = await self._connection.read()
+            part = await self.call.read()
             if not part:
                 return None
-            self.read_at = self._connection.part_at
+            self.read_at = self.call.part_at
             self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\n")
         return self._parse(line)
 
     async def give_back(self, give_back: GiveBack, ref: QueueRef) -> None:
         """Cancel the subscription, and give back the deliveries that were not yielded."""
-        response = await self._connection.cancel(CANCEL_S)
-        rest = self._buffer + self._connection.unread() + (b"" if response is None else response.body)
+        response = await self.call.cancel(CANCEL_S)
+        rest = self._buffer + self.call.unread() + (b"" if response is None else response.body)
         unseen = [self._parse(line) for line in rest.split(b"\n")[:-1]]
         await give_back(ref, unseen)
 

@@ -108,7 +108,7 @@ def _fail(batch: "list[tuple[In, asyncio.Future[Out]]]", error: BaseException) -
 
 def _copy(error: BaseException) -> BaseException:
     """Return a copy of an error for one of several callers, because a raised error collects tracebacks and notes."""
-    return type(error)(error.message, **error.facts) if isinstance(error, HoldfastError) else error
+    return error.copy() if isinstance(error, HoldfastError) else error
 
 
 # --- In threads ---------------------------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ class Codec(Protocol[Req_co, Res]):
     ) -> Req_co:
         """Return a request that claims. `on_late` gets a response that came after the caller was cancelled."""
 
+    def waits_with_verdicts(self, ask: ClaimRequest) -> bool:
+        """Return whether a request for this claim can wait for messages and carry verdicts too."""
+
     def claimed(self, response: Res, verdicts: list[Verdict]) -> Exchanged: ...
 
     def deliveries(self, response: Res) -> list[Delivery]:

@@ -114,15 +114,23 @@ class RemoteMessages(Generic[Req, Res]):
     ) -> Exchanged:
         """Send the verdicts with the claim. If a claim cannot carry them, send them before it."""
         check_exchange(verdicts, ask, wait_ms)
-        exchanged = await self._exchange(ref, verdicts, ask)
-        return await add_waited_claim(exchanged, wait_ms, lambda: self.claim(ref, ask, wait_ms))
+        if not verdicts:
+            return Exchanged([], await self.claim(ref, ask, wait_ms))
+        until_s = None if wait_ms is None else steady_s() + wait_ms / 1_000
+        round_ms = self._round_ms(wait_ms) if wait_ms != 0 and self._codec.waits_with_verdicts(ask) else 0
+        exchanged = await self._exchange(ref, verdicts, ask, round_ms)
+        if exchanged.deliveries or round_ms == wait_ms:
+            return exchanged
+        remaining_ms = None if until_s is None else max(0, int((until_s - steady_s()) * 1_000))
+        return await add_waited_claim(exchanged, remaining_ms, lambda: self.claim(ref, ask, remaining_ms))
 
-    async def _exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest) -> Exchanged:
-        if not verdicts or not self._fit_on_claim(verdicts):
-            results = await self.settle(ref, verdicts) if verdicts else []
-            return Exchanged(results, await self.claim(ref, ask, 0))
+    async def _exchange(
+        self, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest, wait_ms: int | None = 0
+    ) -> Exchanged:
+        if not self._fit_on_claim(verdicts):
+            return Exchanged(await self.settle(ref, verdicts), await self.claim(ref, ask, 0))
         reply = await self._calls.send_unchecked(
-            self._codec.claim(ref, ask, 0, verdicts, partial(self._give_back_late, ref, ask))
+            self._codec.claim(ref, ask, wait_ms, verdicts, partial(self._give_back_late, ref, ask))
         )
         exchanged = self._codec.claimed(self._calls.check(reply), verdicts)
         return exchanged._replace(

@@ -88,7 +88,7 @@ async def run(operation: str, work: Work, connection: CapnpConnection, context: 
     assert task is not None
     connection.add_call(task)
     try:
-        session = door.anyone or await door.session_of(connection.headers, connection.peer)
+        session = door.sessions.anyone or await door.sessions.identify(connection.headers, connection.peer)
         call = CapnpCall(operation, connection, session, context)
         if door.is_draining:
             # `closing` tells the caller that no part of its call was carried out.

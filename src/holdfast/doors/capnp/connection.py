@@ -136,7 +136,7 @@ class CapnpConnection:
 
     def _end(self, why: Exception | None) -> None:
         self._held = b""
-        self.door.discard(self)
+        self.door.connections.discard(self)
         for upload in self.uploads:
             upload.close()
         self.uploads.clear()

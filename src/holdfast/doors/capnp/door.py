@@ -3,14 +3,15 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 from holdfast.doors.capnp.connection import CapnpConnection
 from holdfast.doors.capnp.methods import Queues
-from holdfast.doors.identity import Identity, Open, PeerCertificate
-from holdfast.service.access import ANYONE, Caller
+from holdfast.doors.identity import CallerSessions, Identity
+from holdfast.doors.sockets.open_connections import OpenConnections
+from holdfast.service.access import Caller
 from holdfast.service.drain import Drain
 from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.service.queue_refs import QueueRefs
@@ -20,7 +21,6 @@ from holdfast.telemetry.trace import Tracing
 from holdfast.wire.capnp.schema import kj_loop
 from holdfast.wire.capnp.stream import Stream
 
-_MAX_SESSIONS = 10_000
 _BACKLOG = 2_048
 
 
@@ -42,38 +42,20 @@ class CapnpDoor:
         self.observer = observer
         self.tracing = tracing
         self.names = QueueRefs()
-        self.connections: set[CapnpConnection] = set()
+        self.connections: OpenConnections[CapnpConnection] = OpenConnections()
         # The limit of one message. It allows the largest payload, and a large batch of small ones.
         self.max_bytes = max(16 << 20, max_payload + (1 << 20))
         # The time over which the rate of an incomplete message is measured.
         self.patience_s = 10.0
-        self._identity = identity
-        # The session of all callers of a server without authentication.
-        self.anyone: Session | None = open_session(ANYONE) if isinstance(identity, Open) else None
-        self._open_session = open_session
-        self._sessions: dict[Caller, Session] = {}
+        self.sessions = CallerSessions(identity, open_session)
         self._drain = drain
         self._stack = AsyncExitStack()
         self._servers: list[asyncio.Server] = []
-        self._emptied: asyncio.Future[None] | None = None
 
     @property
     def is_draining(self) -> bool:
         """Return whether the server is shutting down."""
         return self._drain.is_draining
-
-    async def session_of(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Session:
-        """Return the session of a caller. Raise `Unauthenticated` if its credential is missing or invalid.
-
-        Call this for each call, because a token may expire while its connection is open.
-        """
-        caller = await self._identity.caller_of(headers, peer)
-        session = self._sessions.get(caller)
-        if session is None:
-            if len(self._sessions) >= _MAX_SESSIONS:
-                self._sessions.clear()
-            session = self._sessions[caller] = self._open_session(caller)
-        return session
 
     # --- Start and shutdown ------------------------------------------------------------------------------------
 
@@ -86,12 +68,6 @@ class CapnpDoor:
 
     def _connect(self) -> Stream:
         return CapnpConnection(self, Queues).stream
-
-    def discard(self, connection: CapnpConnection) -> None:
-        """Note that a connection has ended."""
-        self.connections.discard(connection)
-        if not self.connections and self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
 
     def in_hand(self) -> "set[asyncio.Future[Any]]":
         """Return the calls that have not ended."""
@@ -122,9 +98,7 @@ class CapnpDoor:
         self.stop_listening()
         for connection in list(self.connections):
             connection.close()
-        if self.connections:
-            self._emptied = asyncio.get_running_loop().create_future()
-            await asyncio.wait((self._emptied,), timeout=timeout_s)
+        await self.connections.wait_until_empty(timeout_s)
         unread = len(self.connections)
         self.cut_off()
         await self._stack.aclose()

@@ -209,7 +209,9 @@ class FramedCall:
         """Return the session of the caller. Raise `Unauthenticated`, or the error of a failed check."""
         connection = self.connection
         credential = connection.credential
-        return connection.door.anyone or await connection.door.session_of(credential.headers, credential.peer)
+        return connection.door.sessions.anyone or await connection.door.sessions.identify(
+            credential.headers, credential.peer
+        )
 
     def _read_context(self, given: CallFrame) -> None:
         context = given.context

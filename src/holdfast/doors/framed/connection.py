@@ -108,7 +108,7 @@ class FramedConnection(asyncio.Protocol):
             call.leave()
         self.responses.stop()
         self.reading.stop()
-        self.door.discard(self)
+        self.door.connections.discard(self)
 
     def pause_writing(self) -> None:
         self.responses.pause()

@@ -31,7 +31,7 @@ class Credential:
         # The credential as HTTP headers, which the identity reads.
         self.headers = _NO_HEADERS
         self.peer: PeerCertificate | None = None
-        self.is_known = connection.door.anyone is not None
+        self.is_known = connection.door.sessions.anyone is not None
 
     def take_token(self, token: str | None) -> None:
         """Replace the token; None for none."""
@@ -63,7 +63,7 @@ class Credential:
 
     async def _check(self) -> None:
         try:
-            await self._connection.door.session_of(self.headers, self.peer)
+            await self._connection.door.sessions.identify(self.headers, self.peer)
         except HoldfastError as error:
             self._connection.end_with(error)
         else:

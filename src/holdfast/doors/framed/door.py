@@ -4,14 +4,15 @@ import asyncio
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.metadata import version
 
 from holdfast.doors.framed.connection import FramedConnection
 from holdfast.doors.framed.patience import FRAME_PATIENCE_S, KEEPALIVE_S
 from holdfast.doors.framed.uploads import WINDOW_BYTES
-from holdfast.doors.identity import Identity, Open, PeerCertificate
-from holdfast.service.access import ANYONE, Caller
+from holdfast.doors.identity import CallerSessions, Identity
+from holdfast.doors.sockets.open_connections import OpenConnections
+from holdfast.service.access import Caller
 from holdfast.service.drain import Drain
 from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.service.queue_refs import QueueRefs
@@ -21,7 +22,6 @@ from holdfast.telemetry.trace import Tracing
 from holdfast.wire.framed.greetings import VERSION, ServerHello, write_hello
 
 MAX_CALLS = 4_096
-_MAX_SESSIONS = 10_000
 _BACKLOG = 2_048
 
 
@@ -44,7 +44,7 @@ class FramedDoor:
         self.observer = observer
         self.tracing = tracing
         self.names = QueueRefs()
-        self.connections: set[FramedConnection] = set()
+        self.connections: OpenConnections[FramedConnection] = OpenConnections()
         # A frame may have the largest payload, or a large batch of small ones. A connection may hold two such frames in
         # memory; above that it is not read until some calls have ended.
         self.max_frame_bytes = max(16 << 20, max_payload + (1 << 20))
@@ -64,33 +64,15 @@ class FramedDoor:
                 window_bytes=WINDOW_BYTES,
             )
         )
-        self._identity = identity
-        # The session of all callers of a server without authentication.
-        self.anyone: Session | None = open_session(ANYONE) if isinstance(identity, Open) else None
-        self._open_session = open_session
-        self._sessions: dict[Caller, Session] = {}
+        self.sessions = CallerSessions(identity, open_session)
         self._drain = drain
         self._servers: list[asyncio.Server] = []
         self.is_closed = False
-        self._emptied: asyncio.Future[None] | None = None
 
     @property
     def is_draining(self) -> bool:
         """Return whether the server is shutting down."""
         return self._drain.is_draining
-
-    async def session_of(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Session:
-        """Return the session of a caller. Raise `Unauthenticated` if its credential is missing or invalid.
-
-        Call this for each call, because a token may expire while its connection is open.
-        """
-        caller = await self._identity.caller_of(headers, peer)
-        session = self._sessions.get(caller)
-        if session is None:
-            if len(self._sessions) >= _MAX_SESSIONS:
-                self._sessions.clear()
-            session = self._sessions[caller] = self._open_session(caller)
-        return session
 
     # --- Connections -----------------------------------------------------------------------------------------------
 
@@ -103,12 +85,6 @@ class FramedDoor:
     def connect(self) -> FramedConnection:
         """Return the protocol of a new connection."""
         return FramedConnection(self)
-
-    def discard(self, connection: FramedConnection) -> None:
-        """Note that a connection has ended."""
-        self.connections.discard(connection)
-        if not self.connections and self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
 
     # --- The end ---------------------------------------------------------------------------------------------------
 
@@ -145,9 +121,7 @@ class FramedDoor:
         self.is_closed = True
         for connection in [*self.connections]:
             connection.shut_down()
-        if self.connections:
-            self._emptied = self.loop.create_future()
-            await asyncio.wait((self._emptied,), timeout=timeout_s)
+        await self.connections.wait_until_empty(timeout_s)
         unread = len(self.connections)
         self.cut_off()
         return unread

@@ -3,6 +3,7 @@
 import struct
 from typing import TYPE_CHECKING
 
+from holdfast.doors.sockets.held_input import HeldInput
 from holdfast.service.limits.request_turns import RequestTurns, TurnTaken
 
 if TYPE_CHECKING:
@@ -13,35 +14,24 @@ _PART_BYTES = 16 * 1_024
 _LENGTH = struct.Struct(">I")
 
 
-class HeldFrames:
+class HeldFrames(HeldInput):
     """The bytes that a connection has received and that wait for a turn. Each turn parses one frame.
 
     While `is_holding` is true, the connection must pass further bytes to `take`, even if tenants no longer take turns.
     """
 
-    __slots__ = ("_at", "_connection", "_data", "_is_in_line", "_name", "_turns", "is_full", "is_holding")
+    __slots__ = ("_at", "_connection", "_data", "_is_in_line", "is_full", "is_holding")
 
     def __init__(self, connection: "FramedConnection", turns: RequestTurns) -> None:
+        super().__init__(turns)
         self._connection = connection
-        self._turns = turns
         # The held bytes, and how many of them were parsed.
         self._data = b""
         self._at = 0
         self._is_in_line = False
-        self._name = turns.name_connection()
         self.is_holding = False
         # True once a further read was added. That is enough to hold; the rest waits in the socket.
         self.is_full = False
-
-    def note_tenant(self, tenant: str, credential: bytes | None) -> None:
-        """Note the tenant of the current call and, if known, the verified credential that identifies it."""
-        turns = self._turns
-        if tenant != turns.tenant:
-            turns.note(tenant)
-        if tenant != self._name:
-            self._name = tenant
-            if credential is not None:
-                turns.remember(credential, tenant)
 
     def note_credential(self, credential: bytes) -> None:
         """Note the credential of the calls from now on."""

@@ -14,9 +14,9 @@ from holdfast.doors.http.hosts import Hosts
 from holdfast.doors.http.operations import messages, streams
 from holdfast.doors.http.origin import check_origin
 from holdfast.doors.http.request_bodies import BodyLimits, CallerLeft
-from holdfast.doors.identity import AUTHORIZATION, Identity, Open
+from holdfast.doors.identity import AUTHORIZATION, CallerSessions, Identity
 from holdfast.model.errors import Forbidden, HoldfastError, StoreUnavailable
-from holdfast.service.access import ANYONE, EVERY_TENANT, Caller
+from holdfast.service.access import EVERY_TENANT, Caller
 from holdfast.service.drain import Drain
 from holdfast.service.queue_refs import QueueRefs
 from holdfast.service.session import Session
@@ -75,8 +75,7 @@ class HttpDoor:
         """
         self._identity = identity
         self._hosts = hosts
-        self._open_session = open_session
-        self._sessions: dict[Caller, Session] = {}
+        self._sessions = CallerSessions(identity, open_session)
         self._limits = limits
         self._observer = observer
         self._tracing = tracing
@@ -85,8 +84,6 @@ class HttpDoor:
         self._fallback = fallback(self)
         # Makes correlation ids. Most calls need one, so it runs entirely in C.
         self._mint: Callable[[], str] = map(f"{secrets.token_hex(8)}-%d".__mod__, itertools.count(1)).__next__
-        # Without authentication, all calls share one session.
-        self._anyones_session = open_session(ANYONE) if isinstance(identity, Open) else None
         # By path: POST requests that run without a task if they arrive whole.
         self.hot_calls = {
             path.encode(): self._hot_call(operation, handler)
@@ -130,7 +127,7 @@ class HttpDoor:
                 self._hosts.check(head.headers)
             if head.is_from_page:
                 check_origin(head.headers)
-            session = self._anyones_session
+            session = self._sessions.anyone
             if session is None or identity is not self._identity:
                 session = await self._identify(identity, exchange)
             call = HttpCall(
@@ -165,20 +162,12 @@ class HttpDoor:
         caller = await identity.caller_of(headers, exchange.peer)
         if caller.tenant != EVERY_TENANT:
             exchange.connection.note_tenant(caller.tenant, headers.get(AUTHORIZATION))
-        return self._session_of(caller)
+        return self._sessions.of(caller)
 
     def check_host(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise `Forbidden` for a request whose `Host` is not one of the server's names."""
         if self._hosts is not None:
             self._hosts.check(headers)
-
-    def _session_of(self, caller: Caller) -> Session:
-        session = self._sessions.get(caller)
-        if session is None:
-            if len(self._sessions) >= _MAX_SESSIONS:
-                self._sessions.clear()
-            session = self._sessions[caller] = self._open_session(caller)
-        return session
 
     async def _refuse(self, error: Exception, call: HttpCall | None, exchange: Exchange) -> None:
         if call is None:
@@ -197,7 +186,6 @@ class HttpDoor:
             await send_body(exchange.events().send, status, body, headers)
 
 
-_MAX_SESSIONS = 10_000
 _OUTSIDERS = frozenset({"unauthenticated", "forbidden"})
 
 

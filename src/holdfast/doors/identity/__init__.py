@@ -4,6 +4,7 @@ Decides who the caller is, not what it may do. Imports the libraries for tokens 
 Start with `compose.py`.
 """
 
+from holdfast.doors.identity.caller_sessions import CallerSessions
 from holdfast.doors.identity.certificates import CertificateIdentity, PeerCertificate, peer_of
 from holdfast.doors.identity.claims import AUTHORIZATION
 from holdfast.doors.identity.compose import Identity, Open, TokenOrCertificate, make_identity
@@ -11,6 +12,7 @@ from holdfast.doors.identity.scraping import ScraperIdentity
 
 __all__ = [
     "AUTHORIZATION",
+    "CallerSessions",
     "CertificateIdentity",
     "Identity",
     "Open",

@@ -53,7 +53,7 @@ class RocksStore:
     """The embedded store, a `Store`. `stores/contract.py` documents the methods."""
 
     capabilities = Capabilities(
-        claims_inline=True, is_durable=True, streams_above=PIECES_ABOVE, lists_limited_queues=True
+        claims_inline=True, is_durable=True, streams_above=PIECES_ABOVE, lists_limited_queues=True, prefers_batches=True
     )
 
     def __init__(

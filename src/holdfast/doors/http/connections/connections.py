@@ -13,6 +13,7 @@ from holdfast.doors.http.connections.exchange import Exchange
 from holdfast.doors.http.connections.request_heads import RequestHead
 from holdfast.doors.http.connections.response_heads import ResponseHeads
 from holdfast.doors.http.connections.upgrades import Upgrade
+from holdfast.doors.sockets.open_connections import OpenConnections
 from holdfast.service.limits.request_turns import RequestTurns
 
 # Longer than the idle timeout of common load balancers (60 s), so that the load balancer closes idle connections. If
@@ -65,8 +66,7 @@ class HttpConnections:
         self.heads = ResponseHeads(clock or SystemClock())
         self.known_heads: dict[bytes, KnownHead] = {}
         self.calls = CallTasks(app, self.loop)
-        self._open: set[HttpConnection] = set()
-        self._emptied: asyncio.Future[None] | None = None
+        self._open: OpenConnections[HttpConnection] = OpenConnections()
 
     def make(self) -> HttpConnection:
         """Return the protocol of a new connection."""
@@ -91,8 +91,6 @@ class HttpConnections:
     def discard(self, connection: HttpConnection) -> None:
         """Note that a connection was lost, or was upgraded to another protocol."""
         self._open.discard(connection)
-        if not self._open and self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
 
     def remember_head(self, data: bytes, head: RequestHead) -> None:
         """Cache the head at the start of `data` if the same bytes are likely to arrive again and mean the same."""
@@ -152,9 +150,7 @@ class HttpConnections:
 
     async def emptied(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` until no connection is open."""
-        if self._open:
-            self._emptied = self.loop.create_future()
-            await asyncio.wait((self._emptied,), timeout=timeout_s)
+        await self._open.wait_until_empty(timeout_s)
 
     def _exchanges(self) -> list[Exchange]:
         return [each.current for each in self._open if each.current is not None]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.doors.http.connections.request_boundaries import UnreadRequest, first_request
 from holdfast.doors.http.connections.request_reader import RequestReader
+from holdfast.doors.sockets.held_input import HeldInput
 from holdfast.service.limits.request_turns import RequestTurns, TurnTaken
 
 if TYPE_CHECKING:
@@ -12,14 +13,14 @@ if TYPE_CHECKING:
     from holdfast.doors.http.connections.connections import KnownHead
 
 
-class HeldRequests:
+class HeldRequests(HeldInput):
     """The bytes that a connection has received and that wait for a turn while several tenants take turns.
 
     `data` is all held bytes, in the order in which they were read. While it is not empty, the connection must pass
     further bytes to `take`, even if tenants no longer take turns.
     """
 
-    __slots__ = ("_connection", "_is_in_line", "_known_heads", "_name", "_reader", "_turns", "data")
+    __slots__ = ("_connection", "_is_in_line", "_known_heads", "_reader", "data")
 
     def __init__(
         self,
@@ -28,24 +29,13 @@ class HeldRequests:
         turns: RequestTurns,
         known_heads: Mapping[bytes, "KnownHead"],
     ) -> None:
+        super().__init__(turns)
         self._connection = connection
         self._reader = reader
-        self._turns = turns
         self._known_heads = known_heads
-        # Whether the connection waits for a turn, and the name under which its next request waits.
+        # Whether the connection waits for a turn.
         self._is_in_line = False
-        self._name = turns.name_connection()
         self.data = b""
-
-    def note_tenant(self, tenant: str, credential: bytes | None) -> None:
-        """Note the tenant of the current request and, if known, the verified credential that identifies it."""
-        turns = self._turns
-        if tenant != turns.tenant:
-            turns.note(tenant)
-        if tenant != self._name:
-            self._name = tenant
-            if credential is not None:
-                turns.remember(credential, tenant)
 
     def take(self, data: bytes) -> None:
         """Process received bytes at once if they are one request and its tenant has used few turns, else hold them."""
