@@ -50,6 +50,7 @@ async def claimed(server: Server, correlation_id: str = "message", priority: int
 # --- HTTP --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("1.5")
 async def test_an_enqueue_of_one_answers_with_its_message_and_of_several_with_the_request(server: Server) -> None:
     mine = {"payload": 1, "correlation_id": "message"}
     assert header(await post(server, "/v1/queue/enqueue", messages=[mine])) == "message"
@@ -75,6 +76,7 @@ async def test_an_enqueue_by_multipart_answers_with_its_message(server: Server) 
     assert (answer.status, header(answer)) == (200, "message")
 
 
+@pytest.mark.spec("1.5")
 @pytest.mark.parametrize("path", ["/v1/queue/dequeue", "/v1/queue/dequeueWithState", "/v1/queue/ledger/claim"])
 @pytest.mark.parametrize("accept", ["application/json", "multipart/mixed"])
 async def test_a_dequeue_that_delivers_one_answers_with_its_message(server: Server, path: str, accept: str) -> None:
@@ -113,6 +115,7 @@ async def test_an_exchange_is_about_several_messages_unless_it_settles_none(serv
     assert header(await post(server, "/v1/queue/exchange", verdicts=[])) == "last"
 
 
+@pytest.mark.spec("1.5")
 @pytest.mark.parametrize("verb", ["ack", "nack", "extend", "release", "remove"])
 async def test_a_verdict_on_one_message_answers_with_it_also_when_it_is_stale(server: Server, verb: str) -> None:
     first, second = await claimed(server, "first"), await claimed(server, "second")
@@ -137,6 +140,7 @@ async def test_a_stale_verdict_on_a_message_that_is_gone_answers_with_the_reques
         assert header(await post(server, "/v1/queue/ack", receipts=[delivery["receipt"]])) == expected
 
 
+@pytest.mark.spec("1.5")
 async def test_a_look_up_and_a_removal_answer_with_their_message(server: Server) -> None:
     [id] = await server.enqueue(1, correlation_id="message")
     path = f"{QUEUE}/messages/{id}"
@@ -208,6 +212,7 @@ async def test_saving_a_state_answers_with_its_message_also_when_it_is_refused(k
 # --- The other doors -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("1.5")
 async def test_every_answer_about_a_message_over_frames_has_its_correlation_id(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         context = {"correlation_id": "message"}
@@ -227,6 +232,7 @@ async def test_every_answer_about_a_message_over_frames_has_its_correlation_id(c
     assert [each["correlation_id"] for each in (saved, found, removed)] == ["message"] * 3
 
 
+@pytest.mark.spec("1.5")
 async def test_every_answer_about_a_message_over_capnp_has_its_correlation_id(clock: ManualClock) -> None:
     async with serve_capnp(clock) as server:
         stream = await capnp.AsyncIoStream.create_connection(host="127.0.0.1", port=server.port)

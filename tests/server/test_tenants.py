@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -108,9 +109,13 @@ async def test_waiting_claims_are_served_by_the_weights_of_their_tenants(tmp_pat
                 await hf.tenant(tenant).set(weight=weight)
             callers = [await waiting_claim(served, *place) for place in places]
             await until(lambda: all_wait(hf, len(places)))
-            due_at_s = time.time() + 5
-            for tenant, number in places:
-                await hf.queue(f"q{number}", tenant=tenant).enqueue(b"", deliver_at=int(due_at_s * 1_000))
+            due_at_s = time.time() + 6
+            due_at = datetime.fromtimestamp(due_at_s, UTC).isoformat()
+            # One call for all queues, so that it ends long before they are due.
+            items = [
+                {"namespace": tenant, "topic": f"q{n}", "payload": "", "deliver_after": due_at} for tenant, n in places
+            ]
+            assert (await served.call("/enqueue", items)).status == 200
             served.signal(signal.SIGSTOP)
             assert time.time() < due_at_s, "the messages came due before the server was stopped"
             await until(lambda: has_passed(due_at_s + 0.1))

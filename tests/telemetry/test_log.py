@@ -56,6 +56,7 @@ def test_a_line_of_json_has_time_level_event_and_its_fields(lines: Lines) -> Non
     assert list(json.loads(line))[:3] == ["time", "level", "event"]
 
 
+@pytest.mark.spec("8.10")
 def test_a_line_about_a_queue_has_its_numbers_beside_its_names(lines: Lines) -> None:
     """SPEC 8.10."""
     known = {QueueRef("acme", "a"): QueueNumbers(3, 7)}

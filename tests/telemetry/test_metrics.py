@@ -195,6 +195,7 @@ async def test_the_embedded_store_is_shown_family_by_family(tmp_path: Path) -> N
         assert sample(text, "holdfast_rocksdb_level0_files", family="jr") == 1
 
 
+@pytest.mark.spec("8.10")
 async def test_the_busiest_queues_of_each_column_family_are_shown(tmp_path: Path) -> None:
     """SPEC 8.10."""
     hot = [
@@ -291,6 +292,7 @@ async def test_a_deleted_queue_gives_its_labels_back() -> None:
     assert sample(text, "holdfast_requests_total", operation="ack", outcome="ok", tenant="other", queue="other") is None
 
 
+@pytest.mark.spec("8.10")
 async def test_metrics_can_name_tenants_and_queues_by_their_numbers() -> None:
     """SPEC 8.10."""
     source = FixedSource({A: stats(ready=3)})

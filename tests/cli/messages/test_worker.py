@@ -89,7 +89,7 @@ def test_a_worker_that_is_told_to_end_does_not_start_again(tmp_path: Path) -> No
     with subprocess.Popen(COMMAND, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stderr is not None
         # Stuck, it waits for the busy handler. The first signal leaves it its grace, the second does not.
-        for awaited in (" is stopping with ", "SIGTERM: finishing"):
+        for awaited in ("worker_stopping ", "signal_received signal=SIGTERM"):
             next(line for line in worker.stderr if awaited in line)
             worker.send_signal(signal.SIGTERM)
         assert "; restarting" not in worker.stderr.read()

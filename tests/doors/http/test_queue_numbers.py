@@ -40,6 +40,7 @@ async def test_a_name_that_is_none_is_refused(server: Server) -> None:
         assert (answer.status, answer.code) == (400, "invalid_name")
 
 
+@pytest.mark.spec("1.3")
 async def test_the_numbers_are_counted_from_one_and_kept(stored: Server) -> None:
     for tenant, queue in (("acme", "a"), ("acme", "b"), ("other", "c")):
         await stored.enqueue(1, tenant=tenant, queue=queue)
@@ -78,6 +79,7 @@ async def test_every_store_knows_the_numbers_of_the_queues_that_it_uses_without_
     assert kept.core.numbers_of(QueueRef("acme", "unknown")) is None
 
 
+@pytest.mark.spec("8.10")
 async def test_a_call_that_fails_unexpectedly_is_logged_with_the_names_and_numbers_of_its_queue(
     server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ async def url(postgres: PostgresServer) -> AsyncIterator[str]:
     await admin.close()
 
 
+@pytest.mark.spec("5.1")
 async def test_a_store_of_schema_version_1_is_migrated_and_has_all_of_its_messages(url: str) -> None:
     connection = await asyncpg.connect(url)
     [applied] = await migrate([connection])

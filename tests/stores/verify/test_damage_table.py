@@ -36,6 +36,7 @@ PLANTED: Mapping[str, Mapping[str, Any]] = {
 # --- The table -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("4.8")
 def test_the_table_has_forty_kinds_and_each_has_a_finding_in_some_store() -> None:
     assert len(TABLE) >= 40
     assert all(any(cell.findings for cell in cells.values()) for cells in TABLE.values())
@@ -76,6 +77,7 @@ def healthy_rocks(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return made
 
 
+@pytest.mark.spec("4.8")
 @pytest.mark.parametrize("kind", ROCKS_DAMAGE)
 def test_the_embedded_store_finds(healthy_rocks: Made, tmp_path: Path, kind: str) -> None:
     made = copy_made(healthy_rocks, tmp_path / "store")

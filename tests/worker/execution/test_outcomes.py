@@ -420,6 +420,7 @@ async def test_log_lines_about_a_message_have_its_correlation_id_and_queue(
     assert (vars(line)["tenant"], vars(line)["queue"]) == ("acme", "q")
 
 
+@pytest.mark.spec("8.10")
 async def test_log_lines_about_a_message_have_the_numbers_of_its_queue(
     worker: holdfast.Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
