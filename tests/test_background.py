@@ -509,6 +509,7 @@ STARTERS = {
     "worker/consumer.py": "restarts by itself: worker tests",
     "worker/execution/executor.py": "one message each",
     "worker/execution/heartbeat.py": "heartbeat",
+    "worker/queue_numbers.py": "one look each; the next log line starts another",
     "worker/verdict_sender.py": "outbox",
     "worker/runner.py": "restarts its consumers",
     "worker/execution/threads.py": "runs handlers; their errors are outcomes",

@@ -36,9 +36,9 @@ def _without_samples(function: Callable[..., Any]) -> Callable[..., Any]:
     kept = [each for each in defined.body if not any(_is_sample(node) for node in ast.walk(each))]
     assert len(defined.body) - len(kept) == 3, f"{function.__qualname__} has no longer the three statements of a sample"
     defined.body = kept
-    found: dict[str, Any] = {}
+    found: dict[str, Callable[..., Any]] = {}
     exec(compile(tree, "<without samples>", "exec"), sys.modules[function.__module__].__dict__, found)
-    return found[defined.name]  # type: ignore[no-any-return]
+    return found[defined.name]
 
 
 def _is_sample(node: ast.AST) -> bool:
