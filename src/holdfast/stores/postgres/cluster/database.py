@@ -97,7 +97,7 @@ class PostgresDatabase:
             wait_s=self.bounds.statement_timeout_ms / 1000,
             name=self.name,
         )
-        self._watch = SilenceWatch(self._probe, self.pool.cut)
+        self._watch = SilenceWatch(self.probe, self.pool.cut)
         # Statements that reached the database, and failures of connections.
         self.statements = 0
         self.failures = 0
@@ -188,7 +188,7 @@ class PostgresDatabase:
         except (*LOST, exceptions.PostgresError):
             connection.terminate()
 
-    async def _probe(self) -> None:
+    async def probe(self) -> None:
         """Ask the database for a sign of life. Raise `StoreUnavailable` if it gives none."""
         connection = None
         try:

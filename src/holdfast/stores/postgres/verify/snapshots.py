@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import asyncpg
 from asyncpg import exceptions
@@ -12,6 +13,9 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.invariants.damage import DamageKind
 from holdfast.stores.findings import Findings
 from holdfast.stores.postgres.cluster.database import LOST, PostgresDatabase, error_text, hide_password
+from holdfast.stores.postgres.cluster.silence import SilenceWatch
+
+T = TypeVar("T")
 
 _CONNECT_S = 5.0
 # The first row of a sorted cursor comes after the sort, which takes minutes in a large table.
@@ -34,22 +38,30 @@ _UNREADABLE = (exceptions.DataCorruptedError, exceptions.IndexCorruptedError, ex
 class Snapshot:
     """One database as it was at one moment."""
 
-    def __init__(self, number: int, connection: Any) -> None:
+    def __init__(self, number: int, connection: Any, watch: SilenceWatch) -> None:
         self.number = number
         self._connection = connection
+        self._watch = watch
 
     async def fetch(self, sql: str, *args: Any) -> list[Any]:
         """Return all rows of a statement, of which there are few."""
-        rows: list[Any] = await self._connection.fetch(sql, *args)
-        return rows
+        return await self.watched(self._connection.fetch(sql, *args))
 
     async def value(self, sql: str, *args: Any) -> Any:
         """Return the first column of the first row; None without rows."""
-        return await self._connection.fetchval(sql, *args)
+        return await self.watched(self._connection.fetchval(sql, *args))
 
     def rows(self, sql: str, *args: Any) -> "RowStream":
         """Return the rows of a statement, of any number."""
-        return RowStream(self._connection, sql, args)
+        return RowStream(self, self._connection.cursor(sql, *args))
+
+    async def watched(self, request: Awaitable[T]) -> T:
+        """Wait for a request. It fails if the database gives no sign of life any more."""
+        self._watch.begin()
+        try:
+            return await request
+        finally:
+            self._watch.end()
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
@@ -59,12 +71,12 @@ class Snapshot:
         for themselves for a moment.
         """
         savepoint = self._connection.transaction()
-        await savepoint.start()
+        await self.watched(savepoint.start())
         try:
             yield
         finally:
             if not self._connection.is_closed():
-                await savepoint.rollback()
+                await self.watched(savepoint.rollback())
 
     async def guard(self, findings: Findings, what: str, check: Callable[[], Awaitable[None]]) -> None:
         """Run one check. If a damaged file of the database ends it, add that as a violation, so that the other checks
@@ -82,10 +94,9 @@ class Snapshot:
 class RowStream:
     """The rows of a cursor, in pages. Call `fill` before each look at `head`."""
 
-    def __init__(self, connection: Any, sql: str, args: Sequence[Any]) -> None:
-        self._connection = connection
-        self._sql = sql
-        self._args = args
+    def __init__(self, snapshot: Snapshot, unopened: Awaitable[Any]) -> None:
+        self._snapshot = snapshot
+        self._unopened = unopened
         self._cursor: Any = None
         self._page: list[Any] = []
         self._at = 0
@@ -95,8 +106,8 @@ class RowStream:
         if self._at < len(self._page):
             return True
         if self._cursor is None:
-            self._cursor = await self._connection.cursor(self._sql, *self._args)
-        self._page = await self._cursor.fetch(_PAGE)
+            self._cursor = await self._snapshot.watched(self._unopened)
+        self._page = await self._snapshot.watched(self._cursor.fetch(_PAGE))
         self._at = 0
         return bool(self._page)
 
@@ -129,11 +140,27 @@ async def open_snapshots(databases: Sequence[PostgresDatabase]) -> AsyncIterator
         for failure in connections:
             if isinstance(failure, BaseException):
                 raise failure
-        await asyncio.gather(*(_begin(each) for each in connections))
+        silences: list[StoreUnavailable] = []
+        snapshots: list[Snapshot] = []
+        for database, connection in zip(databases, connections, strict=True):
+            watch = SilenceWatch(database.probe, partial(_cut, connection, silences))
+            stack.push_async_callback(watch.close)
+            snapshots.append(Snapshot(database.number, connection, watch))
         try:
-            yield [Snapshot(each.number, connection) for each, connection in zip(databases, connections, strict=True)]
+            await asyncio.gather(
+                *(each.watched(_begin(other)) for each, other in zip(snapshots, connections, strict=True))
+            )
+            yield snapshots
         except LOST as error:
+            if silences:
+                raise silences[0] from error
             raise StoreUnavailable(f"a database failed while it was read: {error_text(error)}; try again") from error
+
+
+def _cut(connection: Any, silences: list[StoreUnavailable], error: StoreUnavailable) -> None:
+    """End the requests of a database that gives no sign of life."""
+    silences.append(error)
+    connection.terminate()
 
 
 async def _connect(database: PostgresDatabase) -> Any:
