@@ -38,7 +38,7 @@ def _without_samples(function: Callable[..., Any]) -> Callable[..., Any]:
     defined.body = kept
     found: dict[str, Any] = {}
     exec(compile(tree, "<without samples>", "exec"), sys.modules[function.__module__].__dict__, found)
-    return found[defined.name]  # type: ignore[no-any-return]
+    return found[defined.name]
 
 
 def _is_sample(node: ast.AST) -> bool:

@@ -50,7 +50,7 @@ async def hf(gate: Gate) -> AsyncIterator[AsyncHoldfast]:
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     """The name of the test's own queue."""
-    return request.node.name.replace("[", ".").replace("]", "")[:128]  # type: ignore[no-any-return]
+    return request.node.name.replace("[", ".").replace("]", "")[:128]
 
 
 def chosen(hf: AsyncHoldfast) -> ChosenTransport:

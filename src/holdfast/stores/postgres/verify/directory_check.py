@@ -64,7 +64,7 @@ class DatabaseDirectory:
     nodes: set[int] = field(default_factory=set)
     # The ids of arriving messages, and the blob ids of their payloads.
     arriving: set[int] = field(default_factory=set)
-    arriving_places: set[int] = field(default_factory=set)
+    arriving_blob_ids: set[int] = field(default_factory=set)
 
     @property
     def highest_key(self) -> int:

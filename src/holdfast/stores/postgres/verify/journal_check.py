@@ -162,8 +162,8 @@ class JournalCheck:
     ) -> list[tuple[str, Problem]]:
         """Return the problems of one message, each with the name of its queue."""
         if len(stored) > 1:
-            places = " and ".join(each.directory.title(each.key) for each in stored)
-            return [(places, Problem(DamageKind.MESSAGE_TWICE, "is in several queues at once"))]
+            titles = " and ".join(each.directory.title(each.key) for each in stored)
+            return [(titles, Problem(DamageKind.MESSAGE_TWICE, "is in several queues at once"))]
         message = stored[0] if stored else None
         if not events:
             if message is None or since is None or message.created_at <= since:

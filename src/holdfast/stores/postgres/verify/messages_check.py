@@ -86,7 +86,7 @@ class MessagesCheck:
         findings.add_all(check_id(id, self._directory.now_ms), title, id16)
         lease, problems = _lease_of(row)
         findings.add_all(problems, title, id16)
-        findings.add_all(self._check_place(row), title, id16)
+        findings.add_all(self._check_order(row), title, id16)
         if row["state_size"] is not None:
             raw = row["state"]
             if raw is None:
@@ -104,8 +104,8 @@ class MessagesCheck:
         findings.add_all(check_options(row["correlation_id"], row["max_retries"]), title, id16)
         findings.add_all(_check_sizes(row, headers), title, id16)
 
-    def _check_place(self, row: Any) -> list[Problem]:
-        """Check the message's place in the order of claims."""
+    def _check_order(self, row: Any) -> list[Problem]:
+        """Check the message's position in the order of claims."""
         status, now_ms = row["status"], self._directory.now_ms
         if status == BEHIND and row["group_name"] is None:
             return [
@@ -198,14 +198,14 @@ def _check_state(raw: bytes) -> list[Problem]:
 
 def _check_sizes(row: Any, headers: dict[str, str]) -> list[Problem]:
     """Check the size of the payload and the headers against the noted one."""
-    place, size = row["piece_place"], row["payload_size"]
+    blob_id, size = row["piece_place"], row["payload_size"]
     if len({row[name] is None for name in ("piece_place", "piece_size", "piece_checksum")}) > 1:
         return [
-            Problem(DamageKind.PAYLOAD_LOST, "its payload is in pieces, but its place, size or checksum is missing")
+            Problem(DamageKind.PAYLOAD_LOST, "its payload is in pieces, but its blob id, size or checksum is missing")
         ]
-    if place is not None and size:
+    if blob_id is not None and size:
         return [Problem(DamageKind.PAYLOAD_SIZE, f"its payload is in pieces, but its row has {size} bytes too")]
-    found = (size if place is None else row["piece_size"]) + headers_bytes(headers)
+    found = (size if blob_id is None else row["piece_size"]) + headers_bytes(headers)
     if found != row["bytes"]:
         what = f"its payload and headers have {found} bytes instead of {row['bytes']}"
         return [Problem(DamageKind.PAYLOAD_SIZE, what)]

@@ -39,34 +39,38 @@ class PayloadsCheck:
             filled = [stream for stream in streams if await stream.fill()]
             if not filled:
                 return
-            place = min(stream.head["place"] for stream in filled)
-            pieces, owners, stages = [await _take(stream, place) for stream in streams]
-            await self._check(place, pieces[0] if pieces else None, owners, stages)
+            blob_id = min(stream.head["place"] for stream in filled)
+            pieces, owners, stages = [await _take(stream, blob_id) for stream in streams]
+            await self._check(blob_id, pieces[0] if pieces else None, owners, stages)
             self._done += 1
             self._findings.progress("payloads", self._done, 0)
 
-    async def _check(self, place: int, pieces: Any | None, owners: list[Any], stages: list[Any]) -> None:
+    async def _check(self, blob_id: int, pieces: Any | None, owners: list[Any], stages: list[Any]) -> None:
         findings = self._findings
         whole = [each for each in owners if each["queue_key"] not in self._directory.partial]
         for owner in whole:
             await self._check_owner(owner, pieces)
         if len(whole) > 1:
             ids = ", ".join(str(each["id"]) for each in whole)
-            findings.add(DamageKind.PAYLOAD_SHARED, f"blob {place} is the payload of {len(whole)} messages: {ids}")
+            findings.add(DamageKind.PAYLOAD_SHARED, f"blob {blob_id} is the payload of {len(whole)} messages: {ids}")
         if whole and stages:
             title = self._directory.title(whole[0]["queue_key"])
             what = "its payload is marked as an upload or as abandoned: sweeps would delete it"
             findings.add(DamageKind.PAYLOAD_GIVEN_UP, what, title, to_bytes(whole[0]["id"]))
-        if owners or place in self._directory.arriving_places:
+        if owners or blob_id in self._directory.arriving_blob_ids:
             return
         size = 0 if pieces is None else pieces["size"]
         if not stages:
-            findings.add(DamageKind.PAYLOAD_ORPHAN, f"blob {place} has {size} bytes in pieces, but belongs to nothing")
+            findings.add(
+                DamageKind.PAYLOAD_ORPHAN, f"blob {blob_id} has {size} bytes in pieces, but belongs to nothing"
+            )
             return
         findings.totals["unfinished"] += 1
         findings.totals["unfinished_bytes"] += size
         if not stages[0]["is_abandoned"] and stages[0]["bytes"] != size:
-            what = f"the upload of blob {place} has {size} bytes in pieces, but counts {stages[0]['bytes']} for quotas"
+            what = (
+                f"the upload of blob {blob_id} has {size} bytes in pieces, but counts {stages[0]['bytes']} for quotas"
+            )
             findings.add(DamageKind.COUNT_MISMATCH, what)
 
     async def _check_owner(self, owner: Any, pieces: Any | None) -> None:
@@ -87,9 +91,9 @@ class PayloadsCheck:
             findings.add(DamageKind.PAYLOAD_DAMAGED, "its payload is damaged: its checksum does not match", title, id16)
 
 
-async def _take(stream: RowStream, place: int) -> list[Any]:
+async def _take(stream: RowStream, blob_id: int) -> list[Any]:
     """Return the rows of a blob id. Only messages can have several, and only in a damaged store."""
     rows = []
-    while await stream.fill() and stream.head["place"] == place:
+    while await stream.fill() and stream.head["place"] == blob_id:
         rows.append(stream.pop())
     return rows

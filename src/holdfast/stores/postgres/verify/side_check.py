@@ -107,7 +107,7 @@ class SideCheck:
                 body = _decode_arrival(row["body"])
                 sizes = [each[_BYTES] for each in body]
                 directory.arriving.update(each[_ID] for each in body)
-                directory.arriving_places.update(each[_PLACE] for each in body if each[_PLACE] is not None)
+                directory.arriving_blob_ids.update(each[_PLACE] for each in body if each[_PLACE] is not None)
             except (msgspec.MsgspecError, IndexError) as error:
                 findings.add(DamageKind.ARRIVAL_INVALID, f"{what} is damaged: {error}", title)
                 continue
