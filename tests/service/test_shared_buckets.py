@@ -1,7 +1,7 @@
 """Buckets in Redis: the servers together keep the limit, and each keeps its share while Redis is down."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -18,6 +18,7 @@ from holdfast.service.limits.shared_buckets import SharedBuckets
 from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.testing import ManualClock
 from tests.redis.server import RedisServer
+from tests.waiting import until
 
 QUEUE = QueueRef("acme", "jobs")
 
@@ -78,12 +79,6 @@ async def servers(url: str, number: int = 2) -> AsyncIterator[tuple[ManualClock,
         for server in (*every, *every):  # twice, so that the first servers learn of the last one
             await server.buckets.start()
         yield clock, runtime, every
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.spec("8.7")

@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
 from holdfast.testing.proxy import Fault, FaultProxy, NetworkFaultKind, scripted, seeded
+from tests.waiting import until
 
 HANG_S = 30
 REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\n0123456789"
@@ -74,12 +75,6 @@ class Client:
 
 async def connect(proxy: FaultProxy) -> Client:
     return Client(*await asyncio.open_connection("127.0.0.1", int(proxy.url.rpartition(":")[2])))
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG_S):
-        while not is_so():
-            await asyncio.sleep(0.001)
 
 
 async def test_without_a_fault_every_exchange_passes_whole(upstream: Upstream) -> None:

@@ -2,9 +2,8 @@
 
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
@@ -15,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast
 from tests.server.served import Served
+from tests.waiting import wait_until as until
 
 pytestmark = pytest.mark.slow
 
@@ -100,13 +100,6 @@ def rigged(url: str, directory: Path) -> Iterator[Rig]:
         finally:
             for program in rig.programs:
                 program.close()
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("how", ["async", "thread", "process"])

@@ -104,9 +104,3 @@ async def scripted(
         listening.close()
         for peer in server.peers:
             peer.writer.close()
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not is_so():
-            await asyncio.sleep(0.001)

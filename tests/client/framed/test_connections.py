@@ -9,8 +9,9 @@ import holdfast
 from holdfast.clock import SystemClock
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.wire.framed.frames import FrameKind
-from tests.client.framed.scripted import ID, Peer, scripted, until
+from tests.client.framed.scripted import ID, Peer, scripted
 from tests.doors.framed.serving import serve_framed
+from tests.waiting import until
 
 PATIENCE_S = 30
 

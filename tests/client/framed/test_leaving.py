@@ -11,11 +11,12 @@ import pytest
 import holdfast
 from holdfast.model.errors import StoreUnavailable
 from holdfast.wire.framed.frames import FrameKind
-from tests.client.framed.scripted import DELIVERY, ID, RECEIPT, WINDOW, Peer, scripted, until
+from tests.client.framed.scripted import DELIVERY, ID, RECEIPT, WINDOW, Peer, scripted
 from tests.client.remote.test_blocking import wait_for
 from tests.client.remote.test_tls import LOOPBACK
 from tests.server.certificates import Authority
 from tests.server.served import Served
+from tests.waiting import until
 
 PATIENCE_S = 30
 # The verdict on a delivery that reached nobody, as it stands in a call.

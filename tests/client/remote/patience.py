@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from holdfast.client.queue import AsyncQueue
+from tests.waiting import until
 
 PATIENCE_S = 30
 
@@ -11,12 +12,6 @@ PATIENCE_S = 30
 async def soon(work: Any) -> Any:
     async with asyncio.timeout(PATIENCE_S):
         return await work
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await condition():
-            await asyncio.sleep(0.001)
 
 
 async def until_waiting(q: AsyncQueue, number: int) -> None:

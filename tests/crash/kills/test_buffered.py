@@ -21,6 +21,7 @@ from holdfast.stores.buffered.store import BufferedStore
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import REF, now_ms, opened, put, take
 from tests.redis.server import RedisServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.services
 
@@ -135,9 +136,7 @@ async def _survives(servers: tuple[PostgresServer, RedisServer], path: Path, kil
         # What is left lies in the producer's log alone.
         async with opened(urls, redis.url, path / "producer", on_redis_down="direct"):
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE_S):
-                    while producer.answered - consumer.delivered:
-                        await asyncio.sleep(0.05)
+                await until(lambda: not (producer.answered - consumer.delivered))
         await asyncio.sleep(0.2)
         consumer.is_over = True
         await consuming

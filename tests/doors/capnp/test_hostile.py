@@ -9,7 +9,6 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import capnp
 import pytest
@@ -22,6 +21,7 @@ from holdfast.wire.capnp.schema import SCHEMA
 from tests.doors.capnp.test_calls import stock_client
 from tests.doors.capnp_serving import CapnpServer, serve_capnp
 from tests.seeds import run_seed
+from tests.waiting import until
 
 _HERE = Path(capnp.__file__).parent
 RPC = capnp.load(str(_HERE / "rpc.capnp"), imports=[str(_HERE.parent)])
@@ -35,7 +35,7 @@ async def attacked(caplog: pytest.LogCaptureFixture, lines: int | None = 1) -> A
         assert (await queues.add(items=[b"before"])).ids
         caplog.clear()
         yield server
-        await _until(lambda: len(server.door.connections) == 1)
+        await until(lambda: len(server.door.connections) == 1)
         assert (await queues.add(items=[b"after"])).ids
         assert len((await queues.poll(numItems=10)).messages) == 2
         logged = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -167,10 +167,10 @@ async def test_a_caller_that_does_not_read_its_answers_is_not_read_either() -> N
         writer.write(bootstrap())
         for question in range(1, 6):
             writer.write(peek_call(question))
-        await _until(lambda: any(each.stream.is_read_paused for each in server.door.connections))
+        await until(lambda: any(each.stream.is_read_paused for each in server.door.connections))
         assert (await queues.stats()).stats.ready == 8
         writer.transport.abort()
-        await _until(lambda: len(server.door.connections) == 1)
+        await until(lambda: len(server.door.connections) == 1)
 
 
 def peek_call(question: int) -> bytes:
@@ -218,10 +218,10 @@ async def test_an_answer_that_did_not_leave_gives_its_deliveries_back() -> None:
         _, writer = await asyncio.open_connection(sock=narrow)
         writer.transport.pause_reading()
         writer.write(bootstrap() + poll_call(1, 8))
-        await _until(lambda: ("claim", holdfast.QueueRef(), "ok") in server.requests.seen)
+        await until(lambda: ("claim", holdfast.QueueRef(), "ok") in server.requests.seen)
         await asyncio.sleep(0.05)
         writer.transport.abort()
-        await _until(lambda: len(server.door.connections) == 1)
+        await until(lambda: len(server.door.connections) == 1)
 
         async with asyncio.timeout(60):
             while (await queues.stats()).stats.ready != 8:
@@ -303,7 +303,7 @@ async def test_a_caller_whose_calls_are_not_answered_yet_is_read_no_further_than
         call = [bytes(1 << 20)] * 5
         async with stock_client(server) as queues:
             calls = [queues.add(items=call) for _ in range(20)]
-            await _until(lambda: any(each.stream.is_read_paused for each in door.connections))
+            await until(lambda: any(each.stream.is_read_paused for each in door.connections))
             [in_hand] = {len(each.in_hand()) for each in door.connections}
             assert 1 < in_hand * sum(map(len, call)) <= 2 * door.max_bytes
             may_go_on.set()
@@ -328,9 +328,3 @@ def finish(question: int) -> bytes:
 def test_a_frame_that_is_too_large_is_refused_by_its_table_alone() -> None:
     with pytest.raises(Malformed, match="the limit is 1024"):
         Frames(1_024).take(struct.pack("<II", 0, 128))
-
-
-async def _until(is_so: Any) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():
-            await asyncio.sleep(0.001)

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -141,10 +141,3 @@ async def greeted(port: int, token: str | None = None, tls: ssl.SSLContext | Non
 
 def ask(**fields: Any) -> tuple[Any, ...]:
     return msgspec.structs.astuple(ClaimRequest(**fields))
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Return once the condition holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.002)

@@ -17,9 +17,10 @@ from holdfast.testing import ManualClock
 from holdfast.wire.framed import greetings
 from holdfast.wire.framed.frames import CONNECTION, Frame, FrameKind, write_frame
 from holdfast.wire.framed.greetings import ClientHello, write_hello
-from tests.doors.framed.frames_by_hand import Peer, connected, eventually, greeted
+from tests.doors.framed.frames_by_hand import Peer, connected, greeted
 from tests.doors.framed.serving import FramedServer, serve_framed
 from tests.seeds import run_seed
+from tests.waiting import until as eventually
 
 HELLO = write_frame(FrameKind.HELLO, CONNECTION, write_hello(ClientHello(1)))
 encode = msgspec.msgpack.encode

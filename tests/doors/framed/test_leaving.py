@@ -11,8 +11,9 @@ from holdfast.testing import ManualClock
 from holdfast.wire.framed import answers
 from holdfast.wire.framed.frames import FrameKind
 from tests.doors.connections.connections import Run
-from tests.doors.framed.frames_by_hand import Peer, ask, connected, eventually, greeted
+from tests.doors.framed.frames_by_hand import Peer, ask, connected, greeted
 from tests.doors.framed.serving import FramedServer, serve_framed
+from tests.waiting import until as eventually
 
 
 def waiters(server: FramedServer) -> int:

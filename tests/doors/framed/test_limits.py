@@ -19,8 +19,9 @@ from holdfast.wire.framed.frames import CONNECTION, FrameKind, write_frame
 from holdfast.wire.framed.greetings import ClientHello, write_hello
 from tests.doors.connections.connections import Run
 from tests.doors.connections.test_connection import RecordedTransport, settled
-from tests.doors.framed.frames_by_hand import connected, eventually, greeted
+from tests.doors.framed.frames_by_hand import connected, greeted
 from tests.doors.framed.serving import serve_framed
+from tests.waiting import until as eventually
 
 
 async def test_one_call_more_than_may_be_open_is_refused_and_the_others_stay(clock: ManualClock) -> None:

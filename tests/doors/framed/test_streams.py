@@ -10,9 +10,10 @@ from holdfast.testing import ManualClock
 from holdfast.wire.framed import answers
 from holdfast.wire.framed.frames import FrameKind
 from tests.doors.connections.connections import Run
-from tests.doors.framed.frames_by_hand import Peer, ask, eventually, greeted
+from tests.doors.framed.frames_by_hand import Peer, ask, greeted
 from tests.doors.framed.serving import serve_framed
 from tests.doors.framed.test_leaving import reset, waiters
+from tests.waiting import until as eventually
 
 
 def subscribe(peer: Peer, prefetch: int = 2, **more: Any) -> int:

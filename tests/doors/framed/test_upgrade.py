@@ -16,9 +16,10 @@ from holdfast.testing.listening import stop_listening
 from holdfast.wire.framed.greetings import UPGRADE_NAME, UPGRADE_PATH
 from tests.doors.connections.connections import HELLO, App, Run
 from tests.doors.credentials import Authority
-from tests.doors.framed.frames_by_hand import Peer, connected, eventually
+from tests.doors.framed.frames_by_hand import Peer, connected
 from tests.doors.framed.serving import FramedServer, serve_framed
 from tests.doors.framed.test_identity import contexts
+from tests.waiting import until as eventually
 
 ASKED = (b"Connection: Upgrade", b"Upgrade: holdfast")
 

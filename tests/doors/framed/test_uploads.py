@@ -10,8 +10,9 @@ from holdfast.doors.framed.uploads import MAX_UPLOADS, WINDOW_BYTES
 from holdfast.testing import ManualClock
 from holdfast.wire.framed import answers, greetings
 from holdfast.wire.framed.frames import FrameKind
-from tests.doors.framed.frames_by_hand import Peer, ask, eventually, greeted
+from tests.doors.framed.frames_by_hand import Peer, ask, greeted
 from tests.doors.framed.serving import serve_framed
+from tests.waiting import until as eventually
 
 
 def begin(peer: Peer) -> int:

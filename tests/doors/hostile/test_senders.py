@@ -12,6 +12,7 @@ from holdfast.doors.http import request_bodies
 from holdfast.testing import ManualClock
 from tests.doors.raw import Wire, head, once, wire
 from tests.doors.serving import Server, Tokens, caller, serve
+from tests.waiting import until
 
 ENQUEUE = "/v1/queue/enqueue"
 ONE = {"tenant": "acme", "queue": "jobs", "messages": [{"payload": 1}]}
@@ -303,7 +304,5 @@ async def test_a_caller_that_leaves_in_the_middle_of_its_body_changes_nothing(se
                 head("POST", ENQUEUE, {"Host": "localhost", "Content-Length": str(len(body))}), body[:cut_after]
             )
             await asyncio.sleep(0.05)
-    async with asyncio.timeout(60):
-        while [outcome for _, _, outcome in server.requests.seen].count("left") < 3:
-            await asyncio.sleep(0.01)
+    await until(lambda: [outcome for _, _, outcome in server.requests.seen].count("left") >= 3)
     assert (await once(server, "GET", "/v1/tenants")).json == {"tenants": []}

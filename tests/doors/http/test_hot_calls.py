@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.doors.http.connections.exchange import Exchange
 from tests.doors.connections.connections import HELLO, App, Run, serving, talk
+from tests.waiting import until
 
 Handler = Callable[[Exchange], Awaitable[None]]
 JSON = [(b"content-type", b"application/json")]
@@ -141,8 +142,7 @@ def test_one_whose_caller_left_answers_nobody_and_knows(run: Run) -> None:
                 await asyncio.sleep(0)
             writer.transport.abort()
             exchange = app.exchanges[0]
-            while not exchange.has_caller_left:
-                await asyncio.sleep(0.001)
+            await until(lambda: exchange.has_caller_left)
             app.may_answer.set()
             await exchange.ended()
             assert exchange.transport is not None
@@ -194,8 +194,7 @@ def test_its_caller_s_leaving_is_received_once_it_has_events(run: Run) -> None:
             while not app.exchanges:
                 await asyncio.sleep(0)
             writer.transport.abort()
-            while not received:
-                await asyncio.sleep(0.001)
+            await until(lambda: received)
             assert received == [{"type": "http.disconnect"}]
 
     run(test())

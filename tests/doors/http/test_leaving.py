@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.doors.sockets import socket_reading
 from tests.doors.serving import Server
+from tests.waiting import until
 
 QUEUE = {"tenant": "acme", "queue": "jobs"}
 # More than the buffers between two sockets of one machine hold.
@@ -57,9 +58,7 @@ class Caller:
 
 async def waiters(server: Server, expected: int) -> None:
     """Until so many claims wait."""
-    async with asyncio.timeout(60):
-        while server.core.dispatcher.count_tenant_waiters("acme") != expected:
-            await asyncio.sleep(0.002)
+    await until(lambda: server.core.dispatcher.count_tenant_waiters("acme") == expected)
 
 
 async def claimed_at_once(server: Server, count: int = 1, **options: Any) -> list[Any]:
@@ -158,9 +157,7 @@ async def test_of_an_answer_in_parts_what_was_sent_stays_and_the_rest_is_given_b
     first = await caller.chunk()
     assert ids[0].encode() in first
     await caller.leave()
-    async with asyncio.timeout(60):
-        while not stored.requests.seen or stored.requests.seen[-1][::2] != ("claim", "left"):
-            await asyncio.sleep(0.01)
+    await until(lambda: not (not stored.requests.seen or stored.requests.seen[-1][::2] != ("claim", "left")))
     rest = [each["id"] for each in await claimed_at_once(stored, 16 - await in_flight(stored))]
     assert ids[0] not in rest
     assert 16 - len(rest) < 16 - 2, "the connection cannot have taken all but a few"
@@ -224,9 +221,7 @@ async def test_a_subscriber_that_does_not_read_is_sent_no_more_than_the_connecti
     subscriber = await Caller.send(stored, "/v1/queue/subscribe", {**QUEUE, "prefetch": 16, "limit": 16})
     await subscriber.head()
     await subscriber.leave()
-    async with asyncio.timeout(60):
-        while not stored.requests.seen or stored.requests.seen[-1][::2] != ("subscribe", "left"):
-            await asyncio.sleep(0.01)
+    await until(lambda: not (not stored.requests.seen or stored.requests.seen[-1][::2] != ("subscribe", "left")))
     held = await in_flight(stored)
     assert held < len(ids) - 2
     back = await claimed_at_once(stored, len(ids) - held)

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.testing import ManualClock
 from tests.doors.serving import Answer, Server, serve
+from tests.waiting import until
 
 ENQUEUE = "/v1/queue/enqueue"
 OWN = {"tenant": "acme", "queue": "jobs"}
@@ -193,9 +194,7 @@ async def test_a_message_over_its_tenants_limit_is_too_large_and_its_batch_not_t
 
 
 async def waiting(server: Server, expected: int, tenant: str = "acme") -> None:
-    async with asyncio.timeout(60):
-        while server.core.dispatcher.count_tenant_waiters(tenant) != expected:
-            await asyncio.sleep(0.005)
+    await until(lambda: server.core.dispatcher.count_tenant_waiters(tenant) == expected)
 
 
 async def settle_down() -> None:

@@ -17,6 +17,7 @@ import pytest
 from holdfast.stores.rocks import RocksStore, keys
 from holdfast.testing import ManualClock
 from tests.doors.serving import Answer, Server, serve
+from tests.waiting import until
 
 MAX_PAYLOAD = 16 << 20
 PIECE = 256 << 10
@@ -362,9 +363,7 @@ async def test_a_caller_that_leaves_while_it_sends_leaves_nothing(rocks: Server,
         "/v1/queue/enqueue", len(body), **{"Content-Type": f"multipart/form-data; boundary={BOUNDARY.decode()}"}
     )
     caller.writer.write(body[: len(body) // 2])
-    async with asyncio.timeout(60):
-        while not kept(rocks):
-            await asyncio.sleep(0.01)
+    await until(lambda: kept(rocks))
     caller.leave()
     await until_kept(rocks, clock, 0)
     assert await rocks.dequeue() == []

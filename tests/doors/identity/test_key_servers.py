@@ -22,6 +22,7 @@ from holdfast.doors.identity.sources import (
 from holdfast.testing.clock import ManualClock
 from tests.doors.credentials import bearer, es_jwk, es_token, is_accepted, jwks, private_key, token
 from tests.doors.key_server import KeyServer
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -39,13 +40,6 @@ async def identity(clock: ManualClock, server: KeyServer) -> AsyncIterator[Ident
     await made.start()
     yield made
     await made.close()
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """For what another thread does."""
-    async with asyncio.timeout(60):
-        while not is_so():
-            await asyncio.sleep(0.002)
 
 
 async def settled(source: Identity) -> None:

@@ -17,6 +17,7 @@ from tests.machinery import history as h
 from tests.machinery.history.recording import AsyncCaller
 from tests.machinery.history.scripts import Recorder
 from tests.machinery.outcomes import PartOutcome, Progress, say_nothing
+from tests.waiting import until
 
 CLIENTS = 6
 CONSUMERS_EACH = 2
@@ -94,9 +95,7 @@ async def _server(clock: SystemClock, seed: int) -> AsyncIterator[Server]:
 
 async def _until_over(before: "set[asyncio.Task[object]]") -> None:
     """A call that was cut off may be under way in the server yet, and happen after everything was drained."""
-    async with asyncio.timeout(HANG_S):
-        while asyncio.all_tasks() - before:
-            await asyncio.sleep(0.005)
+    await until(lambda: not (asyncio.all_tasks() - before))
 
 
 async def _meet(proxy: FaultProxy, recorder: Recorder, seed: int, faults: int) -> None:

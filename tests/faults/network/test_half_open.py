@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from holdfast.testing import ManualClock
 from holdfast.testing.proxy import Fault, FaultProxy, NetworkFaultKind
 from tests.doors.framed.serving import serve_framed
 from tests.doors.serving import Server, serve
+from tests.waiting import until
 
 HANG_S = 30
 TIMEOUT = "100ms"
@@ -41,12 +42,6 @@ async def server(clock: ManualClock, serving: Any) -> AsyncIterator[Server]:
 async def proxy(server: Server) -> AsyncIterator[FaultProxy]:
     async with FaultProxy(server.url, half_open_timeout_s=HANG_S) as opened:
         yield opened
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG_S):
-        while not is_so():
-            await asyncio.sleep(0.001)
 
 
 # --- A client with a half-open server ----------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Producers and consumers that do everything a client can, and write down what they asked and were answered."""
 
-import asyncio
 import itertools
 import random
 from collections import deque
@@ -14,6 +13,7 @@ from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from tests.machinery import history as h
 from tests.machinery.history.recording import AsyncCaller
 from tests.machinery.history.scripts import Recorder, digest, is_unknown
+from tests.waiting import until
 
 QUEUES = ["acme/mail", "acme/pay", "zeta/mail"]
 GROUPS = ["a", "b", "c"]
@@ -50,8 +50,7 @@ class Client:
     async def produce(self) -> None:
         dice = random.Random(f"{self._name} producer")
         for number in itertools.count():
-            while self._traffic.backlog > BACKLOG:
-                await asyncio.sleep(0.005)
+            await until(lambda: self._traffic.backlog <= BACKLOG)
             queue = dice.choice(QUEUES)
             messages = [
                 self._message(dice, queue, f"{queue} {self._name} {number} {index}")

@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from holdfast.pipeline.schemas import MESSAGES
 from holdfast.pipeline.sources.claims import Claim, ClaimStreamReader, parse_stream_options
 from holdfast.server.bulk import open_client
 from tests.server.served import Served
+from tests.waiting import wait_until
 
 LIMIT = ReadMaxRows(1_000)
 
@@ -237,9 +237,7 @@ def test_few_messages_wait_until_they_are_enough_or_have_waited_long_enough(
     patient.stop()
     q.enqueue(b"one")
     hasty = reader_of(served, queue_name, "other", minRows="5", maxDelay="1ms")
-    hasty.latestOffset(start, LIMIT)
-    sleep(0.01)
-    assert len(ids_of(hasty, hasty.latestOffset(start, LIMIT))) == 1
+    wait_until(lambda: len(ids_of(hasty, hasty.latestOffset(start, LIMIT))) == 1)
     hasty.stop()
 
 

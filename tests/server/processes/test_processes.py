@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from holdfast.server.processes.link import LinkAddress
 from holdfast.server.processes.supervisor import DoorProcess
 from holdfast.server.settings import Settings
 from tests.server.served import END_S, Caller, Served, urls_in
+from tests.waiting import until as eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found by /proc")
 
@@ -46,12 +46,6 @@ def is_running(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(END_S):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def make_queues(server: Served, *names: str) -> None:

@@ -360,7 +360,11 @@ async def test_who_waits_is_woken_by_what_a_job_lands(
             assert row is not None
         calls = [(0, Log().call(row.queue_id, b"landed", ref=other))]
         waiting = asyncio.create_task(queue.claim(wait=None))
-        await asyncio.sleep(0.3)
+
+        async def is_waiting() -> bool:
+            return (await queue.stats()).waiters == 1
+
+        await until(is_waiting)
         await asyncio.to_thread(flush, urls, [LoggedBatch(UUID(int=9), 1, 0, calls, range(1))])
         async with asyncio.timeout(60):
             [message] = await waiting

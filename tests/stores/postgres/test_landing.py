@@ -20,6 +20,7 @@ from holdfast.stores.postgres.landing.land import LogShard, land, landed_numbers
 from holdfast.stores.values import QueueChange
 from tests.postgres.landing_calls import LOG_SHARD, REF, Log, connected, journal_of, opened
 from tests.postgres.server import PostgresServer
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +245,11 @@ async def test_a_queue_is_not_deleted_beside_a_landing(urls: list[str]) -> None:
         await transaction.start()
         await land(connection, LOG_SHARD, [(0, Log().call(id, b"a"))])
         draining = asyncio.create_task(store.directory.change_queue(REF, QueueChange(drain_until=now_ms()), now_ms()))
-        await asyncio.sleep(0.1)
+
+        async def is_blocked() -> int:
+            return await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted")
+
+        await until(is_blocked)
         assert not draining.done()
         await transaction.commit()
         await draining

@@ -16,6 +16,7 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.bulk.loader import Loader
 from tests.postgres.server import PostgresServer
+from tests.waiting import wait_until
 
 REF = QueueRef("default", "in")
 MAX_PAYLOAD = 1 << 20
@@ -401,7 +402,7 @@ def test_a_claim_that_waits_elsewhere_is_woken_by_a_load(urls: list[str], loader
     with holdfast.open(",".join(urls), queue_poll_interval="1h") as hf:
         waiter = threading.Thread(target=lambda: got.extend(hf.queue("in").claim(wait=20)))
         waiter.start()
-        time.sleep(0.3)  # so that it waits
+        wait_until(lambda: hf.tenant(REF.tenant).stats().waiters == 1)
         loader.load({REF: drafts_of(1, 2)})
         waiter.join()
     assert [each.payload for each in got] == [b"m1"]

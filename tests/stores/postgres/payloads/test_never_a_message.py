@@ -32,6 +32,7 @@ from tests.stores.postgres.payloads.uploads import (
     sweep,
     upload,
 )
+from tests.waiting import until
 
 
 async def write_all(writer: PayloadWriter) -> None:
@@ -127,8 +128,7 @@ async def test_an_upload_whose_caller_leaves_while_it_is_enqueued_is_a_whole_mes
             writer.abandon()
             await asyncio.gather(enqueue, return_exceptions=True)
             # An enqueue goes on though its caller has left, and so does the giving up behind it.
-            while store._driver.link._calls or len(store._driver.link._background) > always:
-                await asyncio.sleep(0.001)
+            await until(lambda: not (store._driver.link._calls or len(store._driver.link._background) > always))
             await sweep(store)
             claims = await store.claim(REF, [ClaimRequest(streams=True, lease_ms=60_000)], now_ms())
             for delivery in claims.per_ask[0]:

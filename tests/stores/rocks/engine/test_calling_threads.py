@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,15 +16,9 @@ from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import sync_pacing
 from holdfast.stores.rocks.engine.database import Database
 from tests.crash.rocks import core_of, open_store, verify_store
+from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < until_s, "it never became so"
-        time.sleep(0.001)
 
 
 class HeldSyncs:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +25,7 @@ from holdfast.telemetry.figures import Figures
 from holdfast.testing import ManualClock
 from tests.crash.rocks import copy_store, open_store, verify_store
 from tests.stores.rocks.engine.disk import PATIENCE_S, Disk, begin, opened, payloads, turns
+from tests.waiting import until
 
 REOPEN_MS = 5_000
 _UNFLUSHED = "rocksdb.num-entries-active-mem-table"
@@ -37,13 +37,6 @@ def core_of(hf: AsyncHoldfast) -> Core:
 
 async def figures_of(hf: AsyncHoldfast) -> Figures:
     return await core_of(hf).store.figures()
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    """Wait until an awaitable condition holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not await holds():
-            await asyncio.sleep(0.005)
 
 
 async def is_up(hf: AsyncHoldfast) -> bool:

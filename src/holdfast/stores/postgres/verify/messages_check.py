@@ -105,7 +105,7 @@ class MessagesCheck:
         findings.add_all(_check_sizes(row, headers), title, id16)
 
     def _check_order(self, row: Any) -> list[Problem]:
-        """Check the message's place in the order of claims."""
+        """Check the message's position in the order of claims."""
         status, now_ms = row["status"], self._directory.now_ms
         if status == BEHIND and row["group_name"] is None:
             return [
@@ -201,7 +201,7 @@ def _check_sizes(row: Any, headers: dict[str, str]) -> list[Problem]:
     blob_id, size = row["piece_place"], row["payload_size"]
     if len({row[name] is None for name in ("piece_place", "piece_size", "piece_checksum")}) > 1:
         return [
-            Problem(DamageKind.PAYLOAD_LOST, "its payload is in pieces, but its place, size or checksum is missing")
+            Problem(DamageKind.PAYLOAD_LOST, "its payload is in pieces, but its blob id, size or checksum is missing")
         ]
     if blob_id is not None and size:
         return [Problem(DamageKind.PAYLOAD_SIZE, f"its payload is in pieces, but its row has {size} bytes too")]
