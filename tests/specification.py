@@ -4,6 +4,7 @@
 `holdfast.testing` with `@proves("2.4")`.
 """
 
+import argparse
 import ast
 import re
 import sys
@@ -112,14 +113,17 @@ class _Collector:
         return Path(str(sys.modules[item.function.__module__].__file__)).resolve()
 
 
-def main(arguments: list[str]) -> int:
-    """Write the table; with a file's name, write the marks that pytest collects into that file instead."""
-    if not arguments:
+def main() -> int:
+    """Write the table, or write the marks that pytest collects into a file."""
+    parser = argparse.ArgumentParser(prog="python -m tests.specification", description="Write the table of the page.")
+    parser.add_argument("--collected", metavar="FILE", help="write the marks of all collected tests into FILE instead")
+    target = parser.parse_args().collected
+    if target is None:
         write_table()
         return 0
     options = ["--collect-only", "-qq", "-m", "", "-p", "no:cacheprovider"]
-    return int(pytest.main(options, plugins=[_Collector(Path(arguments[0]))]))
+    return int(pytest.main(options, plugins=[_Collector(Path(target))]))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

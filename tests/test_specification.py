@@ -41,11 +41,11 @@ def test_every_requirement_says_something() -> None:
 def test_the_marked_tests_are_those_that_pytest_collects(tmp_path: Path) -> None:
     target = tmp_path / "marks.json"
     finished = subprocess.run(
-        [sys.executable, "-m", "tests.specification", str(target)],
+        [sys.executable, "-m", "tests.specification", "--collected", str(target)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,
         check=False,
     )
 
