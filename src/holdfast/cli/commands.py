@@ -35,9 +35,7 @@ COMMANDS: dict[str, CommandRow] = {
     ),
     "dequeue": CommandRow(MESSAGES, "messages.dequeue", "Claim a message, and print it as variables for the shell."),
     "ack": CommandRow(
-        MESSAGES,
-        "messages.dequeue",
-        "Acknowledge a claimed message: it succeeded, and is never delivered again.",
+        MESSAGES, "messages.dequeue", "Acknowledge a claimed message: it succeeded, and is never delivered again."
     ),
     "nack": CommandRow(
         MESSAGES,
@@ -49,36 +47,23 @@ COMMANDS: dict[str, CommandRow] = {
         MESSAGES, "messages.dequeue", "Return a claimed message to its queue without counting the attempt."
     ),
     "state": CommandRow(
-        MESSAGES,
-        "messages.state",
-        "Save the state document of a claimed message for its next attempt.",
+        MESSAGES, "messages.state", "Save the state document of a claimed message for its next attempt."
     ),
     "run": CommandRow(MESSAGES, "messages.run", "Run a program for each message until SIGTERM or Ctrl-C."),
     "worker": CommandRow(
         MESSAGES, "messages.worker", "Run a Python worker until SIGTERM or Ctrl-C.", has_session=False
     ),
     "queues": CommandRow(INSPECT, "inspection.queues", "List the tenant's queues with their message counts."),
-    "stats": CommandRow(
-        INSPECT,
-        "inspection.queues",
-        "Show the exact message counts of a queue, or of a tenant.",
-    ),
+    "stats": CommandRow(INSPECT, "inspection.queues", "Show the exact message counts of a queue, or of a tenant."),
     "top": CommandRow(
-        INSPECT,
-        "inspection.top",
-        "Show all queues live, with message counts, ages and rates. Press q to quit.",
+        INSPECT, "inspection.top", "Show all queues live, with message counts, ages and rates. Press q to quit."
     ),
     "tail": CommandRow(INSPECT, "inspection.tail", "Print the events of messages as they happen."),
     "list": CommandRow(
-        INSPECT,
-        "inspection.list",
-        "List a queue's messages, oldest first, without claiming them.",
-        attribute="list_",
+        INSPECT, "inspection.list", "List a queue's messages, oldest first, without claiming them.", attribute="list_"
     ),
     "inspect": CommandRow(
-        INSPECT,
-        "inspection.inspect",
-        "Show one message in full: its state, lease, payload and timeline.",
+        INSPECT, "inspection.inspect", "Show one message in full: its state, lease, payload and timeline."
     ),
     "peek": CommandRow(
         INSPECT, "inspection.queues", "Show the next messages of a queue with their payloads, without claiming them."
@@ -87,52 +72,32 @@ COMMANDS: dict[str, CommandRow] = {
     "dlq": CommandRow(INSPECT, "operator.dead_letters", "List, show, redrive, remove or purge a queue's dead letters."),
     "tenants": CommandRow(INSPECT, "inspection.queues", "List tenants; show or change one tenant's limits and quotas."),
     "policy": CommandRow(
-        OPERATE,
-        "operator.queues",
-        "Show or change a queue's policy. A missing queue is created.",
-        may_create=True,
+        OPERATE, "operator.queues", "Show or change a queue's policy. A missing queue is created.", may_create=True
     ),
     "schedule": CommandRow(
-        OPERATE,
-        "operator.schedule",
-        "List, create, change, pause or remove a queue's schedules.",
-        may_create=True,
+        OPERATE, "operator.schedule", "List, create, change, pause or remove a queue's schedules.", may_create=True
     ),
     "redrive": CommandRow(
         OPERATE,
         "operator.dead_letters",
         "Return failed messages to their queue, with all their retries and a new time to live.",
     ),
-    "pause": CommandRow(
-        OPERATE,
-        "operator.queues",
-        "Pause a queue: claims return nothing until it is resumed.",
-    ),
+    "pause": CommandRow(OPERATE, "operator.queues", "Pause a queue: claims return nothing until it is resumed."),
     "resume": CommandRow(OPERATE, "operator.queues", "Resume a paused queue."),
     "purge": CommandRow(
-        OPERATE,
-        "operator.queues",
-        "Remove all ready and delayed messages of a queue, or all failed ones.",
+        OPERATE, "operator.queues", "Remove all ready and delayed messages of a queue, or all failed ones."
     ),
     "cancel": CommandRow(OPERATE, "operator.queues", "Remove the ready and delayed messages that match a filter."),
-    "move": CommandRow(
-        OPERATE,
-        "operator.queues",
-        "Move ready or failed messages to another queue.",
-    ),
+    "move": CommandRow(OPERATE, "operator.queues", "Move ready or failed messages to another queue."),
     "reprioritise": CommandRow(OPERATE, "operator.queues", "Change the priority of ready and delayed messages."),
     "delete": CommandRow(
-        OPERATE,
-        "operator.queues",
-        "Delete a queue with all its messages, after messages in flight have been settled.",
+        OPERATE, "operator.queues", "Delete a queue with all its messages, after messages in flight have been settled."
     ),
     "serve": CommandRow(
         STORE, "server.serve", "Serve queues to other programs.", has_session=False, parsed_by="ServeCommand"
     ),
     "doctor": CommandRow(
-        STORE,
-        "server.doctor",
-        "Check versions, settings, the clock, the disk, and the server or store.",
+        STORE, "server.doctor", "Check versions, settings, the clock, the disk, and the server or store."
     ),
     "bench": CommandRow(STORE, "server.bench", "Measure the speed of enqueue, claim and ack for one caller."),
     "demo": CommandRow(

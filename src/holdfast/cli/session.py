@@ -28,9 +28,7 @@ F = TypeVar("F", bound=Callable[..., None])
 _CONNECTION = "Connection"
 _OUTPUT = "Output"
 
-QueueName = Annotated[
-    str, typer.Argument(metavar="QUEUE", help="Name of the queue, or TENANT/QUEUE.", show_default=False)
-]
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue, or TENANT/QUEUE.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
@@ -222,5 +220,5 @@ def _common() -> list[inspect.Parameter]:
 
 
 def _option(name: str, kind: Any, default: Any, *spellings: str, **attributes: Any) -> inspect.Parameter:
-    annotation = Annotated[kind, typer.Option(*spellings, show_default=False, **attributes)]
+    annotation = Annotated[kind, typer.Option(*spellings, **attributes)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -76,7 +76,10 @@ def test_a_worker_says_once_that_its_queue_does_not_exist(store: str, tmp_path: 
         finally:
             process.kill()
 
-    assert said == f"holdfast: queue default/mial does not exist yet; waiting for its first message. {SIMILAR}\n"
+    assert (
+        said
+        == f"holdfast: queue_missing: queue default/mial does not exist yet; waiting for its first message. {SIMILAR}\n"
+    )
     assert rest == b""
 
 

@@ -30,8 +30,7 @@ def list_(
     cli: CommandSession,
     queue: QueueName,
     state: Annotated[
-        Listed | None,
-        typer.Option(help="State of the messages; ready includes delayed. [default: all states]", show_default=False),
+        Listed | None, typer.Option(help="State of the messages; ready includes delayed. [default: all states]")
     ] = None,
     ids: Ids = None,
     owner: Annotated[str | None, typer.Option(help="Owner of a message in flight.", rich_help_panel=FILTER)] = None,

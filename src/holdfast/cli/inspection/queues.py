@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 # Messages per request.
 PAGE = 1_000
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the message: UUID or snowflake.", show_default=False)]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the message: UUID or snowflake.")]
 OptionalQueue = Annotated[
     str | None,
     typer.Argument(
         metavar="[QUEUE]",
         help="Name of the queue, or TENANT/QUEUE. Without it, the counts of the whole tenant are shown.",
-        show_default=False,
     ),
 ]
 
@@ -52,17 +51,12 @@ def queue_row(summary: Any) -> dict[str, Any]:
 def tenants(
     cli: CommandSession,
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TENANT]", help="Name of a tenant. Without it, all tenants are listed.", show_default=False
-        ),
+        str | None, typer.Argument(metavar="[TENANT]", help="Name of a tenant. Without it, all tenants are listed.")
     ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FIELD=VALUE]...",
-            help="Fields to change, such as weight=2 or quotas.max_messages=100000.",
-            show_default=False,
+            metavar="[FIELD=VALUE]...", help="Fields to change, such as weight=2 or quotas.max_messages=100000."
         ),
     ] = None,
 ) -> None:

@@ -30,11 +30,7 @@ Lease = Annotated[
 ]
 ReceiptArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[RECEIPT]",
-        help=f"Receipt of the message. [default: ${PREFIX}RECEIPT, set by `dequeue`]",
-        show_default=False,
-    ),
+    typer.Argument(metavar="[RECEIPT]", help=f"Receipt of the message. [default: ${PREFIX}RECEIPT, set by `dequeue`]"),
 ]
 QueueOption = Annotated[
     str | None,

@@ -34,10 +34,7 @@ def enqueue(
     cli: CommandSession,
     queue: QueueName,
     payload: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PAYLOAD|-|@FILE]", help="The payload: text, - for stdin, or @FILE.", show_default=False
-        ),
+        str | None, typer.Argument(metavar="[PAYLOAD|-|@FILE]", help="The payload: text, - for stdin, or @FILE.")
     ] = None,
     priority: Annotated[int | None, typer.Option("--priority", "-p", help="0-255, lower first. [default: 100]")] = None,
     delay: Annotated[

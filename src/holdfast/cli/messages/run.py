@@ -133,13 +133,7 @@ class Program:
     """A command line that is run for each message."""
 
     def __init__(
-        self,
-        command: list[str],
-        directory: str,
-        environment: dict[str, str],
-        *,
-        later: "str | float",
-        with_state: bool,
+        self, command: list[str], directory: str, environment: dict[str, str], *, later: "str | float", with_state: bool
     ) -> None:
         self._command = command
         self._directory = directory

@@ -12,9 +12,7 @@ from holdfast.model.errors import HoldfastError
 
 
 def worker(
-    target: Annotated[
-        str, typer.Argument(metavar="MODULE:NAME", help="Module and name of the holdfast.Worker.", show_default=False)
-    ],
+    target: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="Module and name of the holdfast.Worker.")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")] = False,
 ) -> None:
     """Run a Python worker until SIGTERM or Ctrl-C.

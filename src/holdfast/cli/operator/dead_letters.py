@@ -41,8 +41,7 @@ def dlq(
     queue: QueueName,
     action: Annotated[Action, typer.Argument(help="What to do with the dead letters.")] = Action.LIST,
     ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Ids of messages, for show, remove and redrive.", show_default=False),
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of messages, for show, remove and redrive.")
     ] = None,
     error_contains: ErrorContains = None,
     older_than: OlderThan = None,
@@ -116,8 +115,7 @@ def redrive(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print how many messages match.")] = False,
     edit_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Replace the payload of the message (--id) by this file first."),
+        Path | None, typer.Option(metavar="FILE", help="Replace the payload of the message (--id) by this file first.")
     ] = None,
     text: AsText = False,
 ) -> None:

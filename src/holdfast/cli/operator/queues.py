@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 FILTER = "Filter"
 
 Ids = Annotated[
-    list[str] | None,
-    typer.Option("--id", metavar="ID", help="Id of a message. Repeatable.", rich_help_panel=FILTER),
+    list[str] | None, typer.Option("--id", metavar="ID", help="Id of a message. Repeatable.", rich_help_panel=FILTER)
 ]
 ErrorContains = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Text that the last error contains.", rich_help_panel=FILTER)
@@ -69,9 +68,7 @@ def policy(
     changes: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FIELD=VALUE]...",
-            help="Fields to change, such as lease=30s, max_retries=5 or ttl=none.",
-            show_default=False,
+            metavar="[FIELD=VALUE]...", help="Fields to change, such as lease=30s, max_retries=5 or ttl=none."
         ),
     ] = None,
 ) -> None:
@@ -189,9 +186,7 @@ def cancel(
 def move(
     cli: CommandSession,
     queue: QueueName,
-    to: Annotated[
-        str, typer.Argument(metavar="TO", help="Name of the other queue, or TENANT/QUEUE.", show_default=False)
-    ],
+    to: Annotated[str, typer.Argument(metavar="TO", help="Name of the other queue, or TENANT/QUEUE.")],
     state: InState = "ready",
     ids: Ids = None,
     error_contains: ErrorContains = None,
@@ -213,9 +208,7 @@ def move(
 def reprioritise(
     cli: CommandSession,
     queue: QueueName,
-    to: Annotated[
-        int, typer.Argument(metavar="PRIORITY", help="The new priority: 0-255, lower first.", show_default=False)
-    ],
+    to: Annotated[int, typer.Argument(metavar="PRIORITY", help="The new priority: 0-255, lower first.")],
     ids: Ids = None,
     older_than: OlderThan = None,
     header: Headers = None,

@@ -19,18 +19,11 @@ def schedule(
     cli: CommandSession,
     queue: QueueName,
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]", help="Name of a schedule. Without it, all schedules are listed.", show_default=False
-        ),
+        str | None, typer.Argument(metavar="[NAME]", help="Name of a schedule. Without it, all schedules are listed.")
     ] = None,
     payload: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[PAYLOAD|-|@FILE]",
-            help="Payload of each message: text, - for stdin, or @FILE.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="[PAYLOAD|-|@FILE]", help="Payload of each message: text, - for stdin, or @FILE."),
     ] = None,
     cron: Annotated[str | None, typer.Option("--cron", metavar="LINE", help='Cron line, such as "0 3 * * *".')] = None,
     every: Annotated[str | None, typer.Option(metavar="DURATION", help="Interval, such as 15m.")] = None,

@@ -32,16 +32,13 @@ _OBSERVE = "Observe"
 _LAKE = "Lake"
 
 pipeline = typer.Typer(
-    name="pipeline",
-    help="Archive, audit, report on and move messages in bulk with Spark.",
-    no_args_is_help=True,
+    name="pipeline", help="Archive, audit, report on and move messages in bulk with Spark.", no_args_is_help=True
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the result.")]
 Days = Annotated[
-    list[str] | None,
-    typer.Option("--day", metavar="YYYY-MM-DD", help="Only events of this day (UTC). Repeatable.", show_default=False),
+    list[str] | None, typer.Option("--day", metavar="YYYY-MM-DD", help="Only events of this day (UTC). Repeatable.")
 ]
 
 
@@ -137,11 +134,7 @@ def audit(
     for each in store or []:
         if not is_object_store(each) and not Path(each).is_dir():
             raise Usage(f"--store {each} is not a directory: create a backup with `holdfast backup DIR {each}`")
-    with (
-        shown_progress(output) as progress,
-        spark_session("audit", master, remote, conf) as spark,
-        ExitStack() as kept,
-    ):
+    with shown_progress(output) as progress, spark_session("audit", master, remote, conf) as spark, ExitStack() as kept:
         backups = [each if is_object_store(each) else str(Path(each).absolute()) for each in store or []]
         # Cached, because the journals are read by Python, and several checks scan them.
         journals = {each: spark.read.format("holdfast_journal").option("url", each).load().cache() for each in backups}

@@ -23,10 +23,7 @@ def flush(
     ],
     store: Store = None,
     every: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="Repeat the pass at this interval. [default: a single pass]", show_default=False
-        ),
+        str | None, typer.Option(metavar="DURATION", help="Repeat the pass at this interval. [default: a single pass]")
     ] = None,
     is_over: Annotated[
         bool,

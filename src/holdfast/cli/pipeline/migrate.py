@@ -44,7 +44,6 @@ def migrate(
             "--to",
             metavar="URL|DIR",
             help="The new store: URL or directory. Without it, a directory of the legacy layout is migrated in place.",
-            show_default=False,
         ),
     ] = None,
     to_token: Annotated[
@@ -54,7 +53,6 @@ def migrate(
             envvar="HOLDFAST_TO_TOKEN",
             show_envvar=False,
             help="Token for the new server. [env: HOLDFAST_TO_TOKEN]",
-            show_default=False,
         ),
     ] = None,
     queue: AnyQueue = "*/*",

@@ -44,18 +44,11 @@ class FileFormat(StrEnum):
     TEXT = "text"
 
 
-Where = Annotated[
-    str | None, typer.Option(metavar="SQL", help="Only rows that match this SQL condition.", show_default=False)
-]
-Cluster = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="Only this cluster of errors, as printed by triage.", show_default=False),
-]
+Where = Annotated[str | None, typer.Option(metavar="SQL", help="Only rows that match this SQL condition.")]
+Cluster = Annotated[str | None, typer.Option(metavar="TEXT", help="Only this cluster of errors, as printed by triage.")]
 Containing = Annotated[
     str | None,
-    typer.Option(
-        "--error-contains", metavar="TEXT", help="Only dead letters whose error contains this text.", show_default=False
-    ),
+    typer.Option("--error-contains", metavar="TEXT", help="Only dead letters whose error contains this text."),
 ]
 AnyQueue = Annotated[
     str, typer.Argument(metavar="[QUEUE]", help="Name of the queue, or TENANT/QUEUE; `*/*` for all queues.")
@@ -67,31 +60,22 @@ def load(
     queue: QueueName,
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files or directories that Spark can read.")],
     format: Annotated[
-        FileFormat | None,
-        typer.Option(help="Format of the files. [default: by the file extension]", show_default=False),
+        FileFormat | None, typer.Option(help="Format of the files. [default: by the file extension]")
     ] = None,
     key: Annotated[
         list[str] | None,
         typer.Option(
             metavar="COLUMN",
             help="Column of the idempotency key: rows with the same value become one message. Repeatable.",
-            show_default=False,
         ),
     ] = None,
     payload: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="Column of the payload. [default: the whole row as JSON]", show_default=False
-        ),
+        str | None, typer.Option(metavar="COLUMN", help="Column of the payload. [default: the whole row as JSON]")
     ] = None,
-    priority: Annotated[
-        int | None, typer.Option(min=0, max=255, help="0-255, lower first.", show_default=False)
-    ] = None,
+    priority: Annotated[int | None, typer.Option(min=0, max=255, help="0-255, lower first.")] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE", help="Option of Spark's reader, such as header=true. Repeatable.", show_default=False
-        ),
+        typer.Option(metavar="KEY=VALUE", help="Option of Spark's reader, such as header=true. Repeatable."),
     ] = None,
     dry_run: DryRun = False,
     master: Master = None,
@@ -171,24 +155,14 @@ def replay(
     cli: CommandSession,
     lake: LakeAt,
     lake_format: LakeFormat = None,
-    queue: Annotated[
-        str | None, typer.Option("--queue", metavar="QUEUE", help="Only messages of this queue.", show_default=False)
-    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="QUEUE", help="Only messages of this queue.")] = None,
     since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Only messages settled at or after this time (ISO 8601, UTC).", show_default=False
-        ),
+        str | None, typer.Option(metavar="TIME", help="Only messages settled at or after this time (ISO 8601, UTC).")
     ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only messages settled before this time.", show_default=False)
-    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only messages settled before this time.")] = None,
     where: Where = None,
     into: Annotated[
-        str | None,
-        typer.Option(
-            metavar="QUEUE", help="Enqueue into this queue. [default: the queue of each message]", show_default=False
-        ),
+        str | None, typer.Option(metavar="QUEUE", help="Enqueue into this queue. [default: the queue of each message]")
     ] = None,
     name: Annotated[
         str, typer.Option(help="Name of this replay. Under one name, each message is replayed at most once.")
@@ -271,8 +245,7 @@ def redrive(
     error_contains: Containing = None,
     where: Where = None,
     rate: Annotated[
-        float | None,
-        typer.Option(min=0.001, metavar="PER_S", help="Maximum number of messages per second.", show_default=False),
+        float | None, typer.Option(min=0.001, metavar="PER_S", help="Maximum number of messages per second.")
     ] = None,
     dry_run: DryRun = False,
     master: Master = None,

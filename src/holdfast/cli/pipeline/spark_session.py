@@ -33,26 +33,19 @@ LakeFormat = Annotated[
     typer.Option(
         metavar="delta|iceberg|parquet",
         help="Format of the lake's tables. [default: delta if delta-rs is installed, else parquet]",
-        show_default=False,
     ),
 ]
 Master = Annotated[
     str | None,
-    typer.Option(
-        metavar="MASTER", help="Master URL of Spark. [default: `local[*]`]", rich_help_panel=_SPARK, show_default=False
-    ),
+    typer.Option(metavar="MASTER", help="Master URL of Spark. [default: `local[*]`]", rich_help_panel=_SPARK),
 ]
 Remote = Annotated[
     str | None,
-    typer.Option(
-        metavar="sc://HOST", help="URL of a Spark Connect server to run on.", rich_help_panel=_SPARK, show_default=False
-    ),
+    typer.Option(metavar="sc://HOST", help="URL of a Spark Connect server to run on.", rich_help_panel=_SPARK),
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option(
-        "--conf", metavar="KEY=VALUE", help="Setting of Spark. Repeatable.", rich_help_panel=_SPARK, show_default=False
-    ),
+    typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark. Repeatable.", rich_help_panel=_SPARK),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
 

@@ -90,8 +90,7 @@ def _parameters() -> list[inspect.Parameter]:
         _parameter(
             "print_settings",
             Annotated[
-                bool,
-                typer.Option("--print-settings", help="Print the settings in force with their origins, and exit."),
+                bool, typer.Option("--print-settings", help="Print the settings in force with their origins, and exit.")
             ],
             False,
         ),
@@ -113,7 +112,6 @@ def setting_option(setting: Setting) -> Any:
         metavar=setting.kind.metavar,
         help=f"{setting.spec.help} [default: {setting.default_text}]",
         rich_help_panel=setting.spec.group,
-        show_default=False,
     )
 
 

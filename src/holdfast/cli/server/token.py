@@ -50,14 +50,10 @@ def token(
             metavar="SCOPES",
             help="Any of read (claim, settle, inspect), write (enqueue) and admin (these, and queues and policies), "
             f"separated by spaces. [default: {_DEFAULT_SCOPE}]",
-            show_default=False,
         ),
     ] = None,
     ttl: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help=f"How long the token is valid. [default: {_DEFAULT_TTL}]", show_default=False
-        ),
+        str | None, typer.Option(metavar="DURATION", help=f"How long the token is valid. [default: {_DEFAULT_TTL}]")
     ] = None,
     subject: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Name of the program or person within the tenant.")
@@ -112,11 +108,7 @@ def token(
     if tenant is None:
         raise Usage("give --tenant, or check a token with --check")
     claims = _claims(
-        settings,
-        tenant,
-        _DEFAULT_SCOPE if scope is None else scope,
-        _DEFAULT_TTL if ttl is None else ttl,
-        subject,
+        settings, tenant, _DEFAULT_SCOPE if scope is None else scope, _DEFAULT_TTL if ttl is None else ttl, subject
     )
     signed = asyncio.run(_sign(settings, _read_key(key), claims))
     if json:

@@ -26,17 +26,13 @@ db = typer.Typer(
 Store = Annotated[
     str | None,
     typer.Option(
-        "--store",
-        metavar="URL,…",
-        help="URLs of the store's databases, separated by commas. [env: HOLDFAST_STORE]",
-        show_default=False,
+        "--store", metavar="URL,…", help="URLs of the store's databases, separated by commas. [env: HOLDFAST_STORE]"
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 
 Directory = Annotated[
-    Path | None,
-    typer.Argument(metavar="DIR", help="Directory with a RocksDB database of the legacy layout.", show_default=False),
+    Path | None, typer.Argument(metavar="DIR", help="Directory with a RocksDB database of the legacy layout.")
 ]
 
 AcceptUnreadable = Annotated[
@@ -134,8 +130,8 @@ def _progress_bar(*, is_shown: bool) -> Iterator[Callable[[str, int, int | None]
 
 @db.command()
 def reshard(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a store.", show_default=False)],
-    shards: Annotated[int, typer.Option("--shards", metavar="N", help="The new number of shards.", show_default=False)],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a store.")],
+    shards: Annotated[int, typer.Option("--shards", metavar="N", help="The new number of shards.")],
     json: Json = False,
 ) -> None:
     """Change the number of shards of the store in DIR. No other program may have it open.

@@ -12,7 +12,7 @@ import msgspec
 from pyspark.sql import functions as F
 
 from holdfast.model.names import QueueRef
-from holdfast.pipeline.jobs.progress import Check, Progress, silent
+from holdfast.pipeline.jobs.progress import Check, Checked, Progress, silent
 from holdfast.pipeline.lake.contract import Mark
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.tables import PAYLOADS
@@ -25,17 +25,12 @@ if TYPE_CHECKING:
 _START_S = 60.0
 
 
-class DrainSummary(msgspec.Struct, frozen=True, kw_only=True):
+class DrainSummary(Checked, msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run of `drain`."""
 
     batches: int
     messages: int
     checks: list[Check] = []
-
-    @property
-    def is_sound(self) -> bool:
-        """Return True if the counts of every check agree."""
-        return all(each.is_met for each in self.checks)
 
 
 def drain(

@@ -8,7 +8,7 @@ import msgspec
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.jobs.error_patterns import clusters, normalise
-from holdfast.pipeline.jobs.progress import Check, Progress, silent
+from holdfast.pipeline.jobs.progress import Check, Checked, Progress, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,7 @@ class FailureCluster(msgspec.Struct, frozen=True, kw_only=True):
     sample_id: str
 
 
-class RedriveSummary(msgspec.Struct, frozen=True, kw_only=True):
+class RedriveSummary(Checked, msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run of `redrive`."""
 
     matched: int
@@ -44,11 +44,6 @@ class RedriveSummary(msgspec.Struct, frozen=True, kw_only=True):
     gone: int
     is_dry_run: bool = False
     checks: list[Check] = []
-
-    @property
-    def is_sound(self) -> bool:
-        """Return True if the counts of every check agree."""
-        return all(each.is_met for each in self.checks)
 
 
 def read_source_letters(spark: "SparkSession", options: dict[str, str], tenant: str, queue: str) -> "DataFrame":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.jobs.progress import Check, Progress, silent
+from holdfast.pipeline.jobs.progress import Check, Checked, Progress, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ class SegmentDone(msgspec.Struct, frozen=True, kw_only=True):
     open: int
 
 
-class FlushSummary(msgspec.Struct, frozen=True, kw_only=True):
+class FlushSummary(Checked, msgspec.Struct, frozen=True, kw_only=True):
     """The result of one pass over all segments."""
 
     segments: int
@@ -55,11 +55,6 @@ class FlushSummary(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     is_dry_run: bool = False
     checks: list[Check] = []
-
-    @property
-    def is_sound(self) -> bool:
-        """Return True if the counts of every check agree."""
-        return all(each.is_met for each in self.checks)
 
 
 # A function that flushes one segment, in any process. It is passed in, because the pipeline must not import a store.

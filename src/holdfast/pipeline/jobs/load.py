@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import JSON
 from holdfast.model.names import QueueRef
-from holdfast.pipeline.jobs.progress import Check, Progress, silent
+from holdfast.pipeline.jobs.progress import Check, Checked, Progress, silent
 from holdfast.pipeline.jobs.targets import WriteTarget
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Format(StrEnum):
     TEXT = "text"
 
 
-class LoadSummary(msgspec.Struct, frozen=True, kw_only=True):
+class LoadSummary(Checked, msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run of `load`."""
 
     rows: int
@@ -38,11 +38,6 @@ class LoadSummary(msgspec.Struct, frozen=True, kw_only=True):
     known: int
     is_dry_run: bool = False
     checks: list[Check] = []
-
-    @property
-    def is_sound(self) -> bool:
-        """Return True if the counts of every check agree."""
-        return all(each.is_met for each in self.checks)
 
 
 def load(

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.jobs.progress import Check, Progress, silent
+from holdfast.pipeline.jobs.progress import Check, Checked, Progress, silent
 from holdfast.pipeline.jobs.targets import WriteTarget
 from holdfast.pipeline.schemas import INSTANT, MESSAGES
 
@@ -46,7 +46,7 @@ OLD_ID = "migrated-from"
 _LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 
 
-class MigrateSummary(msgspec.Struct, frozen=True, kw_only=True):
+class MigrateSummary(Checked, msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run of `migrate`."""
 
     # The number of messages in the old store, by state.
@@ -62,11 +62,6 @@ class MigrateSummary(msgspec.Struct, frozen=True, kw_only=True):
     checks: list[Check] = []
     # The order of the fields in the values of a legacy directory. None if the old store is not one.
     legacy_order: str | None = None
-
-    @property
-    def is_sound(self) -> bool:
-        """Return True if the counts of every check agree."""
-        return all(each.is_met for each in self.checks)
 
 
 def migrate(

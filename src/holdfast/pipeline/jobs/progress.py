@@ -26,3 +26,15 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"{self.what}: {self.found:,}" + ("" if self.is_met else f", but expected {self.expected:,}")
+
+
+class Checked:
+    """The part of a job's summary that has checks."""
+
+    __slots__ = ()
+    checks: list[Check]
+
+    @property
+    def is_sound(self) -> bool:
+        """Return True if the counts of every check agree."""
+        return all(each.is_met for each in self.checks)

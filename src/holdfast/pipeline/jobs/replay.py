@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.jobs.progress import Check, Progress, silent
+from holdfast.pipeline.jobs.progress import Check, Checked, Progress, silent
 from holdfast.pipeline.jobs.targets import WriteTarget
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.tables import MESSAGES, PAYLOADS
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
+class ReplaySummary(Checked, msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run of `replay`."""
 
     matched: int
@@ -25,11 +25,6 @@ class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
     known: int
     is_dry_run: bool = False
     checks: list[Check] = []
-
-    @property
-    def is_sound(self) -> bool:
-        """Return True if the counts of every check agree."""
-        return all(each.is_met for each in self.checks)
 
 
 def select(

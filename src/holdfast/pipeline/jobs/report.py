@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from holdfast.clock import SystemClock
 from holdfast.pipeline.jobs.audit import last_audit
-from holdfast.pipeline.jobs.progress import Check, Progress, silent
+from holdfast.pipeline.jobs.progress import Check, Checked, Progress, silent
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.tables import BILL_DAY, EVENTS, MINUTE
 from holdfast.pipeline.report import figures
@@ -26,7 +26,7 @@ CLOSED_AFTER_MS = 3_600_000
 _BILLED = ("messages", "deliveries", "bytes_in", "bytes_out")
 
 
-class ReportSummary(msgspec.Struct, frozen=True, kw_only=True):
+class ReportSummary(Checked, msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run of `report`."""
 
     page: str | None
@@ -34,11 +34,6 @@ class ReportSummary(msgspec.Struct, frozen=True, kw_only=True):
     minutes: int
     billed: int
     checks: list[Check] = []
-
-    @property
-    def is_sound(self) -> bool:
-        """Return True if the counts of every check agree."""
-        return all(each.is_met for each in self.checks)
 
 
 def report(
