@@ -32,7 +32,7 @@ shutil.rmtree(sys.argv[2], ignore_errors=True)
 # connection that stays, for its plans are made once.
 _TABLES = """
 SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind = 'r'
-AND relname NOT IN ('migrations', 'cluster', 'slots')
+AND relname NOT IN ('migrations', 'cluster', 'slots', 'identity', 'members')
 """
 _EMPTY_ONE = """
 DELETE FROM holdfast.{0};

@@ -118,6 +118,7 @@ POSTGRES_DAMAGE: Mapping[str, Plant] = {
     "message-unrecorded": "DELETE FROM journal WHERE id = {ready}",
     "node-number-lost": "DELETE FROM nodes",
     "slot-table-cut": "DELETE FROM slots WHERE slot = 17",
+    "database-number-lost": "UPDATE members SET shard = 7",
     "queue-blocked": "UPDATE queues SET moving_to = 1 WHERE queue = 'jobs'",
     "log-range-endless": ("INSERT INTO landed (node, epoch, lane, places) VALUES (gen_random_uuid(), 1, 0, '{[5,)}')"),
     "arrival-cut": (

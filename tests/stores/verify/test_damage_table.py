@@ -124,6 +124,7 @@ async def _fill(lived: Lived) -> None:
     assert (await lived.verify()).violations == []
 
 
+@pytest.mark.spec("4.8")
 @pytest.mark.parametrize("kind", OBJECTS_DAMAGE)
 async def test_the_object_store_finds(healthy_objects: Lived, tmp_path: Path, kind: str) -> None:
     lived = Lived(Path(shutil.copytree(healthy_objects.root, tmp_path / "bucket")))
@@ -151,6 +152,7 @@ def two_databases(postgres: PostgresServer) -> postgres_store.MadeStore:
     return made
 
 
+@pytest.mark.spec("4.8")
 @pytest.mark.parametrize("kind", POSTGRES_DAMAGE)
 def test_postgres_finds(postgres: PostgresServer, one_database: postgres_store.MadeStore, kind: str) -> None:
     made = postgres_store.copy_made(postgres, one_database, "verify_copy")

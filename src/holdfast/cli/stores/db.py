@@ -53,7 +53,8 @@ def migrate(
     """Migrate the databases of --store, or the directory DIR of the legacy layout, to this version.
 
     New databases form a store together and share its queues evenly; a database that joins an existing store has no
-    queues at first. The command is safe to run again. Servers of the previous version can keep running.
+    queues at first. The command is safe to run again after it was interrupted, and in any number of processes at once.
+    Servers of the previous version can keep running.
 
     DIR becomes a store, with every message in the queue default/default. No other program may have it open. If a key or
     value cannot be read, nothing is changed, unless --accept-unreadable gives their exact number. The messages are

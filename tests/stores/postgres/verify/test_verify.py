@@ -74,6 +74,7 @@ async def has_events(hf: holdfast.AsyncHoldfast) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.spec("4.8")
 async def test_a_store_in_use_is_clean_at_every_moment(urls: list[str]) -> None:
     async with holdfast.open_async(",".join(urls)) as hf, at_work(hf):
         await has_events(hf)

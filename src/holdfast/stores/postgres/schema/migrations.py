@@ -9,13 +9,15 @@ of version 1.
 import re
 from importlib import resources
 from typing import Any, NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.postgres.cluster.slots import SLOTS, spread
+from holdfast.model.errors import StoreUnavailable
+from holdfast.stores.postgres.schema.membership import join_all
 
 # Advisory lock: two processes never migrate one database at the same time.
 _LOCK = 0x686F6C64
+# How long a migration may take, and how long to wait for another process that migrates the same database.
+_MIGRATION_S = 3_600.0
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
@@ -63,19 +65,14 @@ def newest() -> int:
 
 
 async def migrate(connections: list[Any]) -> list[Applied]:
-    """Bring the databases of a store up to date, in the given order, and join them to one store. Raise
-    `InvalidArgument` if they belong to different stores."""
+    """Bring the databases of a store up to date, and make one store of them, or join new ones to it (`membership.py`).
+
+    Safe to run again after it was interrupted, and in any number of processes at once, whatever the order of the
+    databases. Numbers follow the given order when the store is new. Raise `InvalidArgument` if the databases belong to
+    different stores.
+    """
     versions = [await _migrate_one(connection) for connection in connections]
-    statuses = [await status(connection) for connection in connections]
-    known = {each.cluster_id for each in statuses if each.cluster_id is not None}
-    if len(known) > 1:
-        raise InvalidArgument(
-            "these databases belong to different stores; name the databases of one store", field="store"
-        )
-    if not known:
-        await _create_cluster(connections)
-    else:
-        await _join_cluster(connections, statuses, known.pop())
+    await join_all(connections)
     after = [await status(connection) for connection in connections]
     return [
         Applied(applied, each.shard if each.shard is not None else -1, each.slots)
@@ -85,7 +82,7 @@ async def migrate(connections: list[Any]) -> list[Applied]:
 
 async def _migrate_one(connection: Any) -> list[int]:
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK, timeout=_MIGRATION_S)
         await connection.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
         await connection.execute("SET LOCAL search_path TO holdfast")
         await connection.execute(
@@ -97,7 +94,7 @@ async def _migrate_one(connection: Any) -> list[int]:
         applied = []
         for each in migrations():
             if each.version not in have:
-                await connection.execute(each.sql)
+                await connection.execute(each.sql, timeout=_MIGRATION_S)
                 await connection.execute(
                     "INSERT INTO migrations (version, name) VALUES ($1, $2)", each.version, each.name
                 )
@@ -131,45 +128,4 @@ def _check_not_newer(version: int) -> None:
     if version > newest():
         raise StoreUnavailable(
             f"the database has schema version {version}, this Holdfast knows {newest()}; upgrade Holdfast"
-        )
-
-
-async def _create_cluster(connections: list[Any]) -> None:
-    """Create a store: its first databases share the slots evenly."""
-    cluster_id = uuid4()
-    slots = spread(len(connections))
-    for shard, connection in enumerate(connections):
-        await _write_membership(connection, cluster_id, shard, 1, slots, slots)
-
-
-async def _join_cluster(connections: list[Any], statuses: list[Status], cluster_id: UUID) -> None:
-    """Join new databases to a store. They own no slots until queues are moved to them by resharding."""
-    members = sorted(
-        (each for each in statuses if each.cluster_id is not None), key=lambda each: each.epoch, reverse=True
-    )
-    first = connections[statuses.index(members[0])]
-    table = await first.fetch("SELECT shard, home FROM holdfast.slots ORDER BY slot")
-    slots, homes = [row["shard"] for row in table], [row["home"] for row in table]
-    if len(slots) != SLOTS:
-        raise StoreUnavailable("the slot table of this store is damaged; restore a backup")
-    taken = {each.shard for each in members if each.shard is not None} | set(slots)
-    for connection, each in zip(connections, statuses, strict=True):
-        if each.cluster_id is None:
-            shard = max(taken) + 1
-            taken.add(shard)
-            await _write_membership(connection, cluster_id, shard, members[0].epoch, slots, homes)
-
-
-async def _write_membership(
-    connection: Any, cluster_id: UUID, shard: int, epoch: int, slots: list[int], homes: list[int]
-) -> None:
-    async with connection.transaction():
-        await connection.execute(
-            "INSERT INTO holdfast.cluster (cluster_id, shard, epoch) VALUES ($1, $2, $3)", cluster_id, shard, epoch
-        )
-        await connection.execute(
-            "INSERT INTO holdfast.slots (slot, shard, home) "
-            "SELECT n - 1, s, h FROM unnest($1::integer[], $2::integer[]) WITH ORDINALITY AS u (s, h, n)",
-            slots,
-            homes,
         )

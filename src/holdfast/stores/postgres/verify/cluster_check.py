@@ -5,6 +5,7 @@ The snapshots are not of one moment, so every finding is a suspicion until later
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from holdfast.model.invariants.damage import DamageKind, Problem
 from holdfast.model.names import QueueRef
@@ -35,6 +36,9 @@ class _Tables(NamedTuple):
     # Tenants whose configuration has not been sent to a database yet.
     unsent: set[tuple[str, int]]
     moving_slots: set[int]
+    database_id: UUID
+    # The numbers of all databases of the store; empty on all of them but one, and in stores of older versions.
+    members: dict[UUID, int]
 
 
 async def check_cluster(
@@ -51,6 +55,7 @@ async def check_cluster(
     number_of = _owner_function(newest, len(tables), uses_slots=uses_slots)
     homes = newest.homes if len(tables) > 1 else [0] * SLOTS
     return [
+        *_check_members(tables),
         *_check_epochs(tables),
         *_check_queues(tables, homes, number_of),
         *_check_listed(tables, homes, number_of),
@@ -76,6 +81,10 @@ async def _read(snapshot: Snapshot, directory: DatabaseDirectory) -> _Tables:
             (row["tenant"], row["shard"]) for row in await snapshot.fetch("SELECT tenant, shard FROM tenant_copies")
         },
         moving_slots={row["slot"] for row in await snapshot.fetch("SELECT slot FROM slot_moves")},
+        database_id=await snapshot.value("SELECT database_id FROM identity"),
+        members={
+            row["database_id"]: row["shard"] for row in await snapshot.fetch("SELECT database_id, shard FROM members")
+        },
     )
 
 
@@ -86,6 +95,15 @@ def _owner_function(newest: _Tables, databases: int, *, uses_slots: bool) -> Cal
     if not uses_slots:
         return lambda ref: fnv32a((ref.tenant + ref.queue).encode()) % databases
     return lambda ref: newest.slots[slot_of(*ref)]
+
+
+def _check_members(tables: Sequence[_Tables]) -> Iterator[Found]:
+    """Check each database's number against the list of the store's databases."""
+    for listing in tables:
+        for each in tables:
+            if listing.members and listing.members.get(each.database_id) != each.number:
+                what = f"database {each.number} is listed as number {listing.members.get(each.database_id)}"
+                yield None, Problem(DamageKind.SLOTS_INVALID, f"{what}: another one could get its number")
 
 
 def _check_epochs(tables: Sequence[_Tables]) -> Iterator[Found]:
