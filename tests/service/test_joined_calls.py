@@ -18,6 +18,7 @@ from holdfast.runtime import LoopRuntime
 from holdfast.server.embedded import open_on_loop
 from holdfast.service.joined_calls import JoinedCalls, weigh_drafts
 from holdfast.stores.rocks import RocksStore
+from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.testing import ManualClock
 
 REF = QueueRef("acme", "mail")
@@ -46,20 +47,17 @@ class Calls:
         drafts = [Draft(payload=b"%d" % number, key=key) for number in numbers]
         return asyncio.ensure_future(self.joined.add(ref, drafts))
 
-    async def begin(self, *numbers: int) -> "asyncio.Task[list[Enqueued]]":
-        """Begin a call that stays open, so that others are joined."""
+    def begin(self, *numbers: int) -> "asyncio.Task[list[Enqueued]]":
+        """Begin a call that stays open. Calls that begin before the next pass of the loop are joined."""
         self.may_end.clear()
-        first = self.add(*numbers)
-        while not self.payloads:
-            await asyncio.sleep(0)
-        return first
+        return self.add(*numbers)
 
 
 @pytest.fixture
 async def calls() -> AsyncIterator[Calls]:
     calls = Calls()
     yield calls
-    assert calls.joined.open_queues == 0
+    assert calls.joined.waiting_queues == 0
 
 
 def ids(results: list[Enqueued]) -> list[int]:
@@ -74,7 +72,7 @@ async def test_a_lone_call_reaches_the_store_in_the_same_step(calls: Calls) -> N
 
 
 async def test_calls_beside_an_open_one_are_one_call_and_each_gets_its_own_results(calls: Calls) -> None:
-    first = await calls.begin(1)
+    first = calls.begin(1)
     others = [calls.add(2), calls.add(3, 4), calls.add(5)]
     await asyncio.sleep(0)
     calls.may_end.set()
@@ -83,7 +81,7 @@ async def test_calls_beside_an_open_one_are_one_call_and_each_gets_its_own_resul
 
 
 async def test_calls_on_other_queues_are_not_joined(calls: Calls) -> None:
-    first = await calls.begin(1)
+    first = calls.begin(1)
     other = calls.add(2, ref=QueueRef("acme", "other"))
     await asyncio.sleep(0)
     assert calls.payloads == [[b"1"], [b"2"]]
@@ -93,7 +91,7 @@ async def test_calls_on_other_queues_are_not_joined(calls: Calls) -> None:
 
 async def test_a_refused_call_is_made_again_for_each_caller(calls: Calls) -> None:
     calls.refuse = lambda payloads: OverQuota("full", limit="messages") if b"3" in payloads else None
-    first = await calls.begin(1)
+    first = calls.begin(1)
     others = [calls.add(number) for number in (2, 3, 4)]
     await asyncio.sleep(0)
     calls.may_end.set()
@@ -104,7 +102,7 @@ async def test_a_refused_call_is_made_again_for_each_caller(calls: Calls) -> Non
 
 async def test_an_unavailable_store_is_told_to_each_caller_by_an_error_of_its_own(calls: Calls) -> None:
     calls.refuse = lambda payloads: StoreUnavailable("gone", outcome="unknown")
-    first = await calls.begin(1)
+    first = calls.begin(1)
     others = [calls.add(number) for number in (2, 3)]
     await asyncio.sleep(0)
     calls.may_end.set()
@@ -115,7 +113,7 @@ async def test_an_unavailable_store_is_told_to_each_caller_by_an_error_of_its_ow
 
 
 async def test_a_caller_that_leaves_before_the_turn_ends_is_not_carried_out(calls: Calls) -> None:
-    first = await calls.begin(1)
+    first = calls.begin(1)
     others = [calls.add(number) for number in (2, 3, 4)]
     await asyncio.sleep(0)
     others[1].cancel()
@@ -125,8 +123,19 @@ async def test_a_caller_that_leaves_before_the_turn_ends_is_not_carried_out(call
     assert calls.payloads == [[b"1"], [b"2", b"4"]]
 
 
+async def test_a_call_of_a_later_turn_does_not_wait_for_an_open_one(calls: Calls) -> None:
+    first = calls.begin(1)
+    for _ in range(3):  # the call begins, its turn ends
+        await asyncio.sleep(0)
+    later = calls.add(2)
+    await asyncio.sleep(0)
+    assert calls.payloads == [[b"1"], [b"2"]]
+    calls.may_end.set()
+    await asyncio.gather(first, later)
+
+
 async def test_a_caller_that_leaves_later_does_not_end_the_call_of_the_others(calls: Calls) -> None:
-    first = await calls.begin(1)
+    first = calls.begin(1)
     others = [calls.add(number) for number in (2, 3)]
     while len(calls.payloads) < 2:
         await asyncio.sleep(0)
@@ -138,7 +147,7 @@ async def test_a_caller_that_leaves_later_does_not_end_the_call_of_the_others(ca
 
 
 async def test_a_call_with_a_key_stays_alone_and_in_its_place(calls: Calls) -> None:
-    first = await calls.begin(1)
+    first = calls.begin(1)
     others = [calls.add(2), calls.add(3), calls.add(4, key="four"), calls.add(5), calls.add(6)]
     await asyncio.sleep(0)
     calls.may_end.set()
@@ -151,7 +160,7 @@ async def test_joined_calls_are_bounded_by_their_items_and_their_bytes(
 ) -> None:
     monkeypatch.setattr("holdfast.service.joined_calls.MAX_BATCH", 3)
     monkeypatch.setattr("holdfast.service.joined_calls._MAX_BYTES", 5)
-    first = await calls.begin(1)
+    first = calls.begin(1)
     others = [calls.add(*numbers) for numbers in ((2, 3), (4,), (5,), (66666,), (7, 77777777, 7, 7))]
     await asyncio.sleep(0)
     calls.may_end.set()
@@ -164,7 +173,7 @@ async def test_joined_calls_are_bounded_by_their_items_and_their_bytes(
 
 @pytest.fixture
 async def hf(tmp_path: Path) -> AsyncIterator[AsyncHoldfast]:
-    store = RocksStore(tmp_path / "store", SeededDice(0), journal_retention_ms=1 << 40)
+    store = RocksStore(tmp_path / "store", SeededDice(0), durability=Durability.OS, journal_retention_ms=1 << 40)
     async with open_on_loop("", {}, clock=ManualClock(), store=store) as hf:
         yield hf
 

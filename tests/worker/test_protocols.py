@@ -139,7 +139,8 @@ async def handle_over_both(served: Served, done: "asyncio.Queue[int]") -> None:
     async with gate_before(served.port) as gate:
         worker = holdfast.Worker(gate.url)
 
-        @worker.handler("moved", concurrency=2)
+        # A delivery to the connection that is cut comes back when its lease ends.
+        @worker.handler("moved", concurrency=2, lease="2s")
         async def handle(number: int) -> None:
             await done.put(number)
 

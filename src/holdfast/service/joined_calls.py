@@ -25,12 +25,15 @@ class _WaitingCall(NamedTuple, Generic[In, Out]):
 
 
 class JoinedCalls(Generic[In, Out]):
-    """The open calls of one operation.
+    """The calls of one operation.
 
-    A call on a queue without other open calls goes to the store at once. Further calls on the queue wait for the end of
-    the turn, and then go to the store together, in their order: one call with ten messages costs the store a quarter of
-    ten calls. A joined call that the store refuses is made again as separate calls, so that each caller gets its own
+    The first call on a queue in a turn of the event loop goes to the store at once. Further calls on the queue in the
+    same turn go to the store together at its end, in their order: one call with ten messages costs the store a quarter
+    of ten calls. A joined call that the store refuses is made again as separate calls, so that each caller gets its own
     error.
+
+    Calls of other turns are not waited for. With fsync they can be added to the next commit while the previous one is
+    on its way to the disk, and holding them back costs more than it saves.
     """
 
     def __init__(self, runtime: Runtime, call: Call[In, Out], weigh: Callable[[list[In]], int | None]) -> None:
@@ -41,37 +44,28 @@ class JoinedCalls(Generic[In, Out]):
         self._runtime = runtime
         self._call = call
         self._weigh = weigh
-        # The number of open calls of each queue, and the calls that wait for the end of the turn.
-        self._open: dict[QueueRef, int] = {}
+        # By queue with a call in this turn: the further calls, which wait for its end.
         self._waiting: dict[QueueRef, list[_WaitingCall[In, Out]]] = {}
 
     @property
-    def open_queues(self) -> int:
-        """Return the number of queues with open calls."""
-        return len(self._open)
+    def waiting_queues(self) -> int:
+        """Return the number of queues with calls in this turn."""
+        return len(self._waiting)
 
     async def add(self, ref: QueueRef, items: list[In]) -> list[Out]:
         """Carry out a call, perhaps together with others, and return one result for each item."""
-        if ref not in self._open:
-            self._open[ref] = 1
-            try:
-                return await self._call(ref, items)
-            finally:
-                self._end(ref)
-        waiting: _WaitingCall[In, Out] = _WaitingCall(items, self._runtime.ticket())
         others = self._waiting.get(ref)
         if others is None:
-            self._waiting[ref] = [waiting]
-            self._open[ref] += 1
-            self._runtime.at_turn_end(partial(self._begin_waiting, ref))
-        else:
-            others.append(waiting)
+            self._waiting[ref] = []
+            self._runtime.at_turn_end(partial(self._end_turn, ref))
+            return await self._call(ref, items)
+        waiting: _WaitingCall[In, Out] = _WaitingCall(items, self._runtime.ticket())
+        others.append(waiting)
         return await waiting.ticket
 
-    def _begin_waiting(self, ref: QueueRef) -> None:
+    def _end_turn(self, ref: QueueRef) -> None:
         for batch in self._batches(self._waiting.pop(ref)):
-            self._spawn(ref, batch)
-        self._end(ref)
+            self._runtime.spawn(self._run(ref, batch))
 
     def _batches(self, calls: list[_WaitingCall[In, Out]]) -> Iterator[list[_WaitingCall[In, Out]]]:
         """Yield calls that go to the store together, in order. Skip callers that have left meanwhile."""
@@ -93,10 +87,6 @@ class JoinedCalls(Generic[In, Out]):
         if batch:
             yield batch
 
-    def _spawn(self, ref: QueueRef, batch: list[_WaitingCall[In, Out]]) -> None:
-        self._open[ref] = self._open.get(ref, 0) + 1
-        self._runtime.spawn(self._run(ref, batch))
-
     async def _run(self, ref: QueueRef, batch: list[_WaitingCall[In, Out]]) -> None:
         try:
             results = await self._call(ref, [item for each in batch for item in each.items])
@@ -105,7 +95,7 @@ class JoinedCalls(Generic[In, Out]):
                 _fail(batch, error)
             else:  # nothing was done
                 for each in batch:
-                    self._spawn(ref, [each])
+                    self._runtime.spawn(self._run(ref, [each]))
         except Exception as error:
             _fail(batch, error)
         else:
@@ -115,15 +105,6 @@ class JoinedCalls(Generic[In, Out]):
                 if not ticket.done():
                     ticket.set_result(results[begin:end])
                 begin = end
-        finally:
-            self._end(ref)
-
-    def _end(self, ref: QueueRef) -> None:
-        remaining = self._open[ref] - 1
-        if remaining:
-            self._open[ref] = remaining
-        else:
-            del self._open[ref]
 
 
 def _fail(batch: list[_WaitingCall[In, Out]], error: Exception) -> None:

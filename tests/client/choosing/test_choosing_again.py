@@ -121,7 +121,8 @@ async def test_a_claim_that_waits_goes_on_over_the_other_protocol(
 ) -> None:
     await direct.queue(name).set_policy(max_retries=9)
     for wait, expected in ((60, HttpTransport), (None, FramedTransport)):
-        claim = asyncio.ensure_future(hf.queue(name).claim(wait=wait))
+        # A delivery to the connection that is cut comes back when its lease ends.
+        claim = asyncio.ensure_future(hf.queue(name).claim(wait=wait, lease="3s"))
         await until_waiting(direct.queue(name))
         gate.lets_frames = not gate.lets_frames
         gate.cut()

@@ -298,8 +298,8 @@ async def test_a_caller_whose_calls_are_not_answered_yet_is_read_no_further_than
             await may_go_on.wait()
             return anyone
 
-        monkeypatch.setattr(door, "anyone", None)
-        monkeypatch.setattr(door, "session_of", session_of)
+        monkeypatch.setattr(door.sessions, "anyone", None)
+        monkeypatch.setattr(door.sessions, "identify", session_of)
         call = [bytes(1 << 20)] * 5
         async with stock_client(server) as queues:
             calls = [queues.add(items=call) for _ in range(20)]

@@ -28,6 +28,8 @@ Res = TypeVar("Res")
 _ANY_SIZE = 1 << 62
 # The size of an item without its payload or its error.
 _ITEM_BYTES = 256
+# The part of a round in which a wait without messages counts as refused. Timers of a server are not quite exact.
+_REFUSED_WITHIN = 0.9
 # Queues whose concurrent calls share requests. If one with open calls is forgotten, its calls only share less.
 _MAX_COALESCERS = 1_000
 
@@ -116,10 +118,14 @@ class RemoteMessages(Generic[Req, Res]):
         check_exchange(verdicts, ask, wait_ms)
         if not verdicts:
             return Exchanged([], await self.claim(ref, ask, wait_ms))
-        until_s = None if wait_ms is None else steady_s() + wait_ms / 1_000
+        begun_s = steady_s()
+        until_s = None if wait_ms is None else begun_s + wait_ms / 1_000
         round_ms = self._round_ms(wait_ms) if wait_ms != 0 and self._codec.waits_with_verdicts(ask) else 0
         exchanged = await self._exchange(ref, verdicts, ask, round_ms)
         if exchanged.deliveries or round_ms == wait_ms:
+            return exchanged
+        # A wait that ended long before its round was refused after the verdicts, for example by a queue's deletion.
+        if round_ms and steady_s() - begun_s < _REFUSED_WITHIN * round_ms / 1_000:
             return exchanged
         remaining_ms = None if until_s is None else max(0, int((until_s - steady_s()) * 1_000))
         return await add_waited_claim(exchanged, remaining_ms, lambda: self.claim(ref, ask, remaining_ms))

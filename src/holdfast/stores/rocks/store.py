@@ -52,10 +52,6 @@ from holdfast.telemetry.figures import Figures
 class RocksStore:
     """The embedded store, a `Store`. `stores/contract.py` documents the methods."""
 
-    capabilities = Capabilities(
-        claims_inline=True, is_durable=True, streams_above=PIECES_ABOVE, lists_limited_queues=True, prefers_batches=True
-    )
-
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -79,6 +75,13 @@ class RocksStore:
         self._path = Path(os.path.realpath(path))
         self._dice = dice
         self._durability = durability
+        self.capabilities = Capabilities(
+            claims_inline=True,
+            streams_above=PIECES_ABOVE,
+            lists_limited_queues=True,
+            # With fsync, commits of separate calls share the sync, which costs more than the calls.
+            prefers_batches=durability is Durability.OS,
+        )
         self._journal_retention_ms = journal_retention_ms
         self._wanted_shards = shards
         self._low_disk_bytes = low_disk_bytes

