@@ -458,6 +458,7 @@ MORE = {"rates": rates, "pipeline_heartbeat": pipeline_heartbeat}
 # Modules that start tasks or threads, and why an error in one ends no loop: it is in the table above, or it is no loop.
 STARTERS = {
     "client/capnp/calls.py": "one call each; its caller gets the error",
+    "client/capnp/connections.py": "one closing each",
     "client/choosing/transport.py": "one choice or one closing each; logs its error",
     "client/framed/calls.py": "one call each",
     "client/framed/connections.py": "one connection each; its callers get the error",

@@ -59,12 +59,14 @@ async def test_an_enqueue_of_one_answers_with_its_message_and_of_several_with_th
     assert header(await post(server, "/v1/queue/enqueue", messages=[{"payload": 1}])) == "call"
 
 
+@pytest.mark.spec("1.5")
 async def test_an_enqueue_of_a_known_key_answers_with_the_first_message(server: Server) -> None:
     for correlation_id in ("first", "second"):
         message = {"payload": 1, "correlation_id": correlation_id, "idempotency_key": "k"}
         assert header(await post(server, "/v1/queue/enqueue", messages=[message])) == "first"
 
 
+@pytest.mark.spec("1.5")
 async def test_an_enqueue_by_multipart_answers_with_its_message(server: Server) -> None:
     meta = msgspec.json.encode({**WHERE, "correlation_id": "message"}).decode()
     parts = "".join(
@@ -98,6 +100,7 @@ async def test_a_dequeue_that_delivers_one_answers_with_its_message(server: Serv
     assert await dequeue() == "call"
 
 
+@pytest.mark.spec("1.5")
 async def test_a_dequeue_that_waited_answers_with_its_message(server: Server) -> None:
     waiting = asyncio.create_task(post(server, "/v1/queue/dequeue", wait_ms=None))
     while server.core.dispatcher.count_tenant_waiters("acme") == 0:
@@ -106,6 +109,7 @@ async def test_a_dequeue_that_waited_answers_with_its_message(server: Server) ->
     assert header(await waiting) == "message"
 
 
+@pytest.mark.spec("1.5")
 async def test_an_exchange_is_about_several_messages_unless_it_settles_none(server: Server) -> None:
     delivery = await claimed(server)
     await server.enqueue(1, correlation_id="next")
@@ -134,6 +138,7 @@ async def test_a_verdict_on_one_message_answers_with_it_also_when_it_is_stale(se
     assert (answer.status, header(answer)) == (409, "third")
 
 
+@pytest.mark.spec("1.5")
 async def test_a_stale_verdict_on_a_message_that_is_gone_answers_with_the_request(server: Server) -> None:
     delivery = await claimed(server)
     for expected in ("message", "call"):
@@ -151,12 +156,14 @@ async def test_a_look_up_and_a_removal_answer_with_their_message(server: Server)
     assert (gone.status, header(gone)) == (404, "call")
 
 
+@pytest.mark.spec("1.5")
 async def test_a_part_of_a_payload_answers_with_its_message(server: Server) -> None:
     delivery = await claimed(server)
     answer = await post(server, "/v1/queue/payload", receipt=delivery["receipt"], offset=0, limit=10)
     assert (answer.status, header(answer)) == (200, "message")
 
 
+@pytest.mark.spec("1.5")
 async def test_the_compatible_door_answers_with_its_one_message(server: Server) -> None:
     async def call(path: str, body: Any, own: str) -> Answer:
         return await server.post(path, body, headers={"X-Correlation-Id": own})
@@ -193,6 +200,7 @@ async def kept(store: str) -> AsyncIterator[Server]:
         yield serving
 
 
+@pytest.mark.spec("1.5")
 async def test_saving_a_state_answers_with_its_message_also_when_it_is_refused(kept: Server) -> None:
     delivery = await claimed(kept)
     state = {**WHERE, "receipt": delivery["receipt"], "document": 1}
@@ -259,6 +267,7 @@ async def test_every_answer_about_a_message_over_capnp_has_its_correlation_id(cl
     assert [each["correlation_id"] for each in (saved, found, removed)] == ["message"] * 3
 
 
+@pytest.mark.spec("1.5")
 async def test_the_python_client_says_the_same_correlation_ids_as_the_header(server: Server) -> None:
     async with holdfast.open_async(server.url) as hf:
         queue = hf.queue("jobs", tenant="acme")

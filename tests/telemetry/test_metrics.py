@@ -311,6 +311,7 @@ async def test_metrics_can_name_tenants_and_queues_by_their_numbers() -> None:
     assert sample(text, "holdfast_requests_total", operation="enqueue", outcome="ok", **other) == 1
 
 
+@pytest.mark.spec("8.10")
 async def test_a_queue_that_was_made_again_has_its_new_number_and_no_count_of_the_old_one() -> None:
     source = FixedSource({A: stats()})
     metrics = Metrics(source, names=MetricsNames.IDS)

@@ -154,6 +154,7 @@ def test_top_lists_every_tenants_queues(run: Run, store: str) -> None:
     assert [each["queue"] for each in run("top", "--once", "-i", 0.1, "-T", "acme", "--json").lines] == ["acme/a"]
 
 
+@pytest.mark.spec("8.10")
 def test_top_shows_the_share_of_each_busy_queue_of_reads_and_writes(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "data", durability="os") as hf:
         hf.queue("idle", tenant="acme").set_policy()

@@ -1,15 +1,32 @@
 """The connections of a Cap'n Proto client: one, and more once there is much to carry."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
 
 import holdfast
-from holdfast.client.capnp.connections import CALLS_PER_CONNECTION, MAX_CONNECTIONS
+from holdfast.client.capnp.connections import CALLS_PER_CONNECTION, MAX_CONNECTIONS, CapnpClientConnections
+from holdfast.client.client import AsyncHoldfast
 from holdfast.client.queue import AsyncQueue
 from holdfast.clock import SystemClock
 from tests.doors.capnp_serving import serve_capnp
 from tests.doors.serving import Tokens, caller
 
 PATIENCE_S = 30
+
+
+def connections_of(hf: AsyncHoldfast) -> CapnpClientConnections:
+    transport: Any = hf._transport
+    connections: CapnpClientConnections = transport._calls.connections
+    return connections
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 async def waiting(q: AsyncQueue, number: int) -> "list[asyncio.Task[list[holdfast.AsyncMessage]]]":
@@ -77,3 +94,66 @@ async def test_every_connection_says_who_calls() -> None:
         await q.enqueue(list(range(len(claims))))
         async with asyncio.timeout(PATIENCE_S):
             assert all(await asyncio.gather(*claims))
+
+
+@pytest.mark.spec("8.5")
+async def test_connections_that_are_no_longer_needed_are_closed() -> None:
+    async with serve_capnp(SystemClock()) as server, holdfast.open_async(server.url) as hf:
+        q = hf.queue("q")
+        connections = connections_of(hf)
+        connections.idle_s = 0.05
+        for number in range(3):
+            await asyncio.gather(*(q.enqueue([n, n]) for n in range(3 * CALLS_PER_CONNECTION)))
+            assert len(server.door.connections) >= 2
+            await until(lambda: len(server.door.connections) == 1)
+            # The first one stays, and carries the next call.
+            assert (await q.stats()).ready == 6 * CALLS_PER_CONNECTION * (number + 1)
+        assert len(server.door.connections) == 1
+
+
+async def test_a_connection_that_is_used_again_in_time_stays() -> None:
+    async with serve_capnp(SystemClock()) as server, holdfast.open_async(server.url) as hf:
+        q = hf.queue("q")
+        connections = connections_of(hf)
+        for _ in range(2):
+            claims = await waiting(q, CALLS_PER_CONNECTION + 1)
+            assert len(server.door.connections) == 2
+            # The second connection is in use, so no timer closes it.
+            assert not connections._idle
+            await q.enqueue(list(range(len(claims))))
+            await asyncio.gather(*claims)
+            assert len(connections._idle) == 1
+
+
+async def test_a_connection_with_an_upload_on_it_is_not_closed() -> None:
+    async with serve_capnp(SystemClock(), max_payload="8MiB") as server, holdfast.open_async(server.url) as hf:
+        q = hf.queue("q")
+        connections = connections_of(hf)
+        connections.idle_s = 0.05
+        claims = await waiting(q, CALLS_PER_CONNECTION)
+        may_end = asyncio.Event()
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"x" * (2 << 20)
+            await may_end.wait()
+            yield b"y"
+
+        upload = asyncio.create_task(q.upload(parts()))
+        await until(lambda: any(each.uploads for each in server.door.connections))
+        assert len(server.door.connections) == 2
+        assert not connections._idle
+        may_end.set()
+        await upload
+        await until(lambda: len(server.door.connections) == 1)
+        for claim in claims:
+            claim.cancel()
+        await asyncio.gather(*claims, return_exceptions=True)
+
+
+async def test_a_client_that_closes_waits_for_nothing_idle() -> None:
+    async with serve_capnp(SystemClock()) as server:
+        async with holdfast.open_async(server.url) as hf:
+            q = hf.queue("q")
+            await asyncio.gather(*(q.enqueue([n, n]) for n in range(3 * CALLS_PER_CONNECTION)))
+            assert connections_of(hf)._idle
+        await until(lambda: not server.door.connections)

@@ -1,7 +1,9 @@
-"""The busiest queues of each column family, as operators see them (SPEC 8.10)."""
+"""The busiest queues of each column family, as operators see them."""
 
 import asyncio
 from pathlib import Path
+
+import pytest
 
 import holdfast
 from holdfast.cli.inspection import top
@@ -9,6 +11,7 @@ from holdfast.clock import SystemClock
 from tests.doors.serving import Tokens, caller, serve
 
 
+@pytest.mark.spec("8.10")
 async def test_an_operator_sees_the_busiest_queues_and_no_other_caller_does(tmp_path: Path) -> None:
     tokens = Tokens({"operator": caller("*", "admin"), "acme": caller("acme", "admin")})
     async with serve(SystemClock(), store=str(tmp_path / "data"), durability="os", identity=tokens) as server:

@@ -20,6 +20,7 @@ async def names(api: Api, **query: str) -> dict[str, list[str]]:
     return {each["tenant"]: [queue["queue"] for queue in each["queues"]] for each in answer.json["tenants"]}
 
 
+@pytest.mark.spec("8.10")
 async def test_an_operator_sees_every_number_and_any_other_caller_those_of_its_tenant(guarded: Server) -> None:
     operator, reader = guarded.with_token("reading-operator"), guarded.with_token("acme-reader")
     for tenant in ("acme", "other"):
@@ -34,6 +35,7 @@ async def test_an_operator_sees_every_number_and_any_other_caller_those_of_its_t
     assert (unknown.status, unknown.code) == (403, "forbidden")
 
 
+@pytest.mark.spec("8.10")
 async def test_a_name_that_is_none_is_refused(server: Server) -> None:
     for query in ({"tenant": "../x"}, {"queue": ""}, {"tenant": "acme", "queue": "a b"}):
         answer = await server.get("/v1/names", **query)
@@ -69,6 +71,7 @@ async def kept(opened: tuple[str, dict[str, Any]]) -> AsyncIterator[Server]:
         yield serving
 
 
+@pytest.mark.spec("8.10")
 async def test_every_store_knows_the_numbers_of_the_queues_that_it_uses_without_waiting(kept: Server) -> None:
     for queue in ("a", "b", "c"):
         await kept.enqueue(1, queue=queue)
@@ -102,6 +105,7 @@ async def test_a_call_that_fails_unexpectedly_is_logged_with_the_names_and_numbe
     assert line["correlation_id"] == answer.headers["X-Correlation-Id"]
 
 
+@pytest.mark.spec("8.10")
 async def test_numbers_of_a_closed_store_are_left_out_of_the_log(tmp_path: Path) -> None:
     async with serve(SystemClock(), store=str(tmp_path / "data"), durability="os") as server:
         await server.enqueue(1)

@@ -76,12 +76,11 @@ class CapnpCalls(Calls[CapnpRequest, Any]):
     # --- One try ---------------------------------------------------------------------------------------------------
 
     async def try_once(self, request: CapnpRequest) -> Any:
-        connection = self.connections.choose()
-        connection.open_calls += 1
+        connection = self.connections.take()
         try:
             return await self._attempt_over(connection, request)
         finally:
-            connection.open_calls -= 1
+            self.connections.give_back(connection)
 
     async def _attempt_over(self, connection: CapnpClientConnection, request: CapnpRequest) -> Any:
         queues = await connection.queues()

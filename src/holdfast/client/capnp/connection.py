@@ -26,7 +26,7 @@ class CapnpClientConnection:
     def __init__(self, url: str, settings: RemoteSettings) -> None:
         self._url = url
         self._settings = settings
-        # The number of open calls, counted by their callers.
+        # The number of open calls and uploads; `CapnpClientConnections` counts them.
         self.open_calls = 0
         self._stack = AsyncExitStack()
         self._making = asyncio.Lock()

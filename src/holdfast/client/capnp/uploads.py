@@ -37,20 +37,30 @@ class CapnpUpload:
         try:
             response = await self._calls.await_response(connection, sink.finish())
         except Lost as lost:
-            self._sink = None
+            self._end()
             error = self._calls.lost(lost, is_whole=True, is_repeatable=self._draft.key is not None)
             if self._draft.key is None:
                 raise error from None
             self._interrupt(error)
-        self._sink = None
+        self._end()
         [enqueued] = enqueued_of(response)
         return enqueued
 
     async def abandon(self) -> None:
-        sink, self._sink = self._sink, None
-        if sink is not None and self._connection is not None:
-            with suppress(Lost, HoldfastError):  # the server discards an upload whose caller disappears
-                await self._connection.await_response(sink.abandon(), self._calls.timeout_s)
+        sink, connection = self._sink, self._connection
+        try:
+            if sink is not None and connection is not None:
+                with suppress(Lost, HoldfastError):  # the server discards an upload whose caller disappears
+                    await connection.await_response(sink.abandon(), self._calls.timeout_s)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Let go of the sink and of its connection."""
+        self._sink = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._calls.connections.give_back(connection)
 
     async def _send(self, part: bytes) -> None:
         connection, sink = await self._begin()
@@ -62,7 +72,8 @@ class CapnpUpload:
     async def _begin(self) -> tuple[CapnpClientConnection, Any]:
         if self._connection is None or self._sink is None:
             self._calls.check_open()
-            self._connection = self._calls.connections.choose()
+            self._end()
+            self._connection = self._calls.connections.take()
             try:
                 request = (await self._connection.queues()).upload_request()
                 write_ref(request, self._ref)
@@ -73,7 +84,7 @@ class CapnpUpload:
         return self._connection, self._sink
 
     def _lose(self, lost: Lost) -> NoReturn:
-        self._sink = None
+        self._end()
         self._interrupt(self._calls.lost(lost, is_whole=False, is_repeatable=True))
 
     def _interrupt(self, error: HoldfastError) -> NoReturn:

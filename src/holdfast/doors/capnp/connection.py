@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import capnp
 
+from holdfast.doors.capnp.answer_room import AnswerRoom
 from holdfast.doors.identity import PeerCertificate, peer_of
 from holdfast.model.answers import Delivery
 from holdfast.service.limits.request_turns import TurnTaken
@@ -53,6 +54,8 @@ class CapnpConnection:
         self._is_closing = False
         frames = Frames(door.max_bytes, MAX_UNFINISHED)
         self.stream = Stream(frames, self._begin, self._end, patience_s=door.patience_s, hold_back=self._hold_back)
+        self.room = AnswerRoom(door.max_unread_bytes, lambda: self.stream.unsent_bytes)
+        self.stream.on_drained = self.room.wake
         self._turns = door.turns
         # Bytes that were read and wait for the connection's turn, and the name under which it waits.
         self._held = b""

@@ -45,6 +45,10 @@ class CapnpDoor:
         self.connections: OpenConnections[CapnpConnection] = OpenConnections()
         # The limit of one message. It allows the largest payload, and a large batch of small ones.
         self.max_bytes = max(16 << 20, max_payload + (1 << 20))
+        # The limit of one answer. A page of messages with payloads as JSON is larger than the payloads.
+        self.max_answer_bytes = 3 * self.max_bytes
+        # The limit of all answers of a connection that its caller has not read; there may be one more.
+        self.max_unread_bytes = 2 * self.max_bytes
         # The time over which the rate of an incomplete message is measured.
         self.patience_s = 10.0
         self.sessions = CallerSessions(identity, open_session)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from typing import Any
 
+from holdfast.doors.capnp.answers import claim_with_room, read_with_room, take_room
 from holdfast.doors.capnp.calls import CapnpCall
 from holdfast.doors.capnp.shapes import (
     claim_request_of,
@@ -65,10 +66,18 @@ async def poll(call: CapnpCall) -> None:
     results: list[Result] | None = None
     if len(params.verdicts):
         verdicts = await _verdicts(call, ref, params.verdicts)
-        results, deliveries = await call.session.exchange(ref, verdicts, claim_request)
+        # Verdicts are not held back, and must be carried out once. Without room there is no delivery beside them.
+        results, claimed = await call.session.exchange(ref, verdicts, claim_request)
         call.tracing.settle(call.headers, ref, verdicts, results)
+        deliveries = take_room(call, ref, claim_request, claimed)
     else:
-        deliveries = await _claim(call, ref, claim_request, None if params.waitMs == FOR_EVER else params.waitMs)
+        deliveries = await claim_with_room(
+            call,
+            ref,
+            claim_request,
+            lambda wait_ms: _claim(call, ref, claim_request, wait_ms),
+            None if params.waitMs == FOR_EVER else params.waitMs,
+        )
     # Nothing is awaited from here on. If the caller leaves now, its connection is lost, which gives deliveries back.
     if deliveries and claim_request.ledger is None:
         mark = str(deliveries[0].receipt).encode()
@@ -109,7 +118,10 @@ async def read_part(call: CapnpCall) -> None:
     """Read part of the payload of a message that the caller holds."""
     params = call.params
     ref = call.ref()
-    part = await call.session.read_part(ref, Receipt.parse(params.receipt), params.offset, params.limit)
+    receipt, offset, limit = Receipt.parse(params.receipt), params.offset, params.limit
+    part = await read_with_room(
+        call, lambda: call.session.read_part(ref, receipt, offset, limit), lambda part: len(part.data)
+    )
     call.results.data = part.data
     call.results.total = part.total
     call.results.correlationId = part.correlation_id

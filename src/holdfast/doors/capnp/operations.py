@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.doors.capnp.answers import read_with_room
 from holdfast.doors.capnp.calls import CapnpCall
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef
+from holdfast.model.scopes import Scope
 from holdfast.telemetry.log import printable
 from holdfast.wire.capnp.arguments import CAPNP_BINDINGS, CapnpBinding
 from holdfast.wire.operation import Target
@@ -30,7 +32,15 @@ async def operate(call: CapnpCall) -> None:
     if operation.target is not Target.QUEUE:
         call.queue = None
     request = _read(binding, call.params.arguments, ref)
-    call.results.answer = binding.write_answer(await call.session.call(operation, ref, request))
+
+    async def carry_out() -> bytes:
+        return binding.write_answer(await call.session.call(operation, ref, request))
+
+    if operation.scope is Scope.READ and operation.may_repeat(request):
+        call.results.answer = await read_with_room(call, carry_out, len)
+    else:
+        # What changes something must be carried out once, and its answer is small.
+        call.results.answer = await carry_out()
 
 
 def _read(binding: CapnpBinding[Any, Any], data: bytes, ref: QueueRef) -> Any:

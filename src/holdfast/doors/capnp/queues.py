@@ -2,12 +2,16 @@
 
 import msgspec
 
+from holdfast.doors.capnp.answers import read_with_room
 from holdfast.doors.capnp.calls import CapnpCall
 from holdfast.doors.capnp.shapes import write_stats
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
 from holdfast.wire.operations import DELETE, QUEUES, SET_POLICY, STATS
 from holdfast.wire.requests import ConfigureRequest, DeleteRequest, Nothing
+
+# The bytes of a queue's counts in an answer.
+_QUEUE_BYTES = 88
 
 _policy = msgspec.json.Decoder(dict[str, object])
 
@@ -33,7 +37,11 @@ async def delete(call: CapnpCall) -> None:
 async def list_queues(call: CapnpCall) -> None:
     """List a tenant's queues with their counts."""
     tenant = parse_name("tenant", call.params.tenant or call.session.caller.own_tenant)
-    queues = await call.session.call(QUEUES, QueueRef(tenant, DEFAULT), Nothing())
+    queues = await read_with_room(
+        call,
+        lambda: call.session.call(QUEUES, QueueRef(tenant, DEFAULT), Nothing()),
+        lambda queues: sum(_QUEUE_BYTES + len(each.queue) for each in queues),
+    )
     for out, queue in zip(call.results.init("queues", len(queues)), queues, strict=True):
         write_stats(out, queue)
 

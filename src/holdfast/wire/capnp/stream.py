@@ -63,8 +63,11 @@ class Stream(asyncio.Protocol):
         self._is_wanted = False
         self._is_feeding = False
         self._outbox: list[bytes] = []
+        self._outbox_bytes = 0
         self._is_write_paused = False
         self.is_read_paused = False
+        # Called when most of the written bytes have been sent.
+        self.on_drained: Callable[[], None] = lambda: None
         self._is_over = False
         self._closes_after_flush = False
         # Responses that are waiting to be sent completely, in the order of writing. The last ones may not be written.
@@ -158,6 +161,7 @@ class Stream(asyncio.Protocol):
         self._protocol.resume_writing()
         self._loop.call_later(_DROPPED_S, self._give_back_dropped)
         self._balance()
+        self.on_drained()
 
     # --- Called by its owner -----------------------------------------------------------------------------------
 
@@ -165,6 +169,13 @@ class Stream(asyncio.Protocol):
     def is_over(self) -> bool:
         """Return whether the connection is lost."""
         return self._is_over
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Return the number of bytes that pycapnp has written and the socket has not taken."""
+        if self._is_over or self._transport is None:
+            return 0
+        return self._outbox_bytes + self._transport.get_write_buffer_size()
 
     def peer(self) -> asyncio.BaseTransport:
         """Return the transport of the connection."""
@@ -222,6 +233,7 @@ class Stream(asyncio.Protocol):
         if not self._outbox:
             self._loop.call_soon(self._flush)
         self._outbox.append(data)
+        self._outbox_bytes += len(data)
 
     def _feed(self) -> None:
         if self._is_feeding:
@@ -260,6 +272,7 @@ class Stream(asyncio.Protocol):
         if self._outbox:
             data = b"".join(self._outbox)
             self._outbox.clear()
+            self._outbox_bytes = 0
             # pycapnp writes all pieces of a message in the same turn of the loop, so `data` has only whole frames.
             self._written += len(data)
             self._frames.note_sent(data)

@@ -49,6 +49,7 @@ def shares(*shards: ShardSamples) -> dict[str, float]:
 # --- The queue of a key ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("8.10")
 def test_every_key_of_a_store_is_counted_for_the_queue_that_it_belongs_to(tmp_path: Path) -> None:
     made = make_healthy(tmp_path / "store")
     database = Database(made.path)
@@ -69,6 +70,7 @@ def test_every_key_of_a_store_is_counted_for_the_queue_that_it_belongs_to(tmp_pa
     assert found[keys.JOURNAL] == {b""}
 
 
+@pytest.mark.spec("8.10")
 @pytest.mark.parametrize("family", range(len(keys.FAMILY_NAMES)))
 def test_a_bound_of_a_scan_over_several_queues_belongs_to_none(family: int) -> None:
     for bound in (b"", b"f", b"t", b"c/", b"t" + bytes(8), b"c/" + bytes(4)):
@@ -79,6 +81,7 @@ def test_a_bound_of_a_scan_over_several_queues_belongs_to_none(family: int) -> N
 # --- Counting ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("8.10")
 def test_the_shares_are_those_of_the_reads() -> None:
     samples = PrefixSamples(READ_GAP, Seconds())
     for _ in range(5_000):
@@ -90,6 +93,7 @@ def test_the_shares_are_those_of_the_reads() -> None:
     assert found == pytest.approx({"q1": 0.6, "q2": 0.3, "q3": 0.1}, abs=0.06)
 
 
+@pytest.mark.spec("8.10")
 def test_a_regular_pattern_of_reads_is_not_always_met_at_the_same_point() -> None:
     samples = PrefixSamples(READ_GAP, Seconds())
     for number in range(64_000):
@@ -98,6 +102,7 @@ def test_a_regular_pattern_of_reads_is_not_always_met_at_the_same_point() -> Non
     assert len(found) == 64
 
 
+@pytest.mark.spec("8.10")
 def test_counts_halve_so_that_the_shares_are_those_of_the_last_minute() -> None:
     seconds = Seconds()
     samples = PrefixSamples(READ_GAP, seconds)
@@ -109,6 +114,7 @@ def test_counts_halve_so_that_the_shares_are_those_of_the_last_minute() -> None:
     assert shares(shard(reads=samples)) == {}
 
 
+@pytest.mark.spec("8.10")
 def test_counts_of_shards_are_added_before_shares_are_taken() -> None:
     busy, idle = PrefixSamples(READ_GAP, Seconds()), PrefixSamples(READ_GAP, Seconds())
     read(busy, 1, 90_000)
@@ -116,6 +122,7 @@ def test_counts_of_shards_are_added_before_shares_are_taken() -> None:
     assert shares(shard(reads=busy), shard(reads=idle)) == pytest.approx({"q1": 0.9, "q2": 0.1}, abs=0.03)
 
 
+@pytest.mark.spec("8.10")
 def test_the_number_of_counted_queues_is_bounded_and_the_busiest_are_kept() -> None:
     samples = PrefixSamples(READ_GAP, Seconds())
     for number in range(200_000):
@@ -127,6 +134,7 @@ def test_the_number_of_counted_queues_is_bounded_and_the_busiest_are_kept() -> N
     assert (found[0].queue, found[0].share) == ("q0", pytest.approx(0.5, abs=0.05))
 
 
+@pytest.mark.spec("8.10")
 def test_a_read_of_many_keys_counts_as_many() -> None:
     samples = PrefixSamples(READ_GAP, Seconds())
     for _ in range(20_000):
@@ -140,6 +148,7 @@ def test_a_read_of_many_keys_counts_as_many() -> None:
 # --- A store -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("8.10")
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_store_names_the_queues_that_write_most_of_each_family(tmp_path: Path, shards: int) -> None:
     with holdfast.open(tmp_path / "store", durability="os", shards=shards) as hf:
@@ -159,6 +168,7 @@ def test_a_store_names_the_queues_that_write_most_of_each_family(tmp_path: Path,
     assert not [family for family, _ in found if family == "jr"]
 
 
+@pytest.mark.spec("8.10")
 def test_a_batch_counts_by_its_messages(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "store", durability="os") as hf:
         one, many = hf.queue("one"), hf.queue("many")
@@ -169,6 +179,7 @@ def test_a_batch_counts_by_its_messages(tmp_path: Path) -> None:
     assert found == pytest.approx({"one": 0.1, "many": 0.9}, abs=0.06)
 
 
+@pytest.mark.spec("8.10")
 def test_a_store_names_the_queues_that_read_most(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "store", durability="os") as hf:
         queues = {name: hf.queue(name) for name in ("busy", "quiet")}
@@ -182,6 +193,7 @@ def test_a_store_names_the_queues_that_read_most(tmp_path: Path) -> None:
     assert found == pytest.approx({"busy": 0.8, "quiet": 0.2}, abs=0.12)
 
 
+@pytest.mark.spec("8.10")
 def test_a_store_without_column_families_has_no_hot_queues() -> None:
     with holdfast.open("memory://") as hf:
         hf.queue("q").enqueue([b"x"] * 100)

@@ -333,6 +333,7 @@ class InspectionLaws:
 
     # --- Numbers ---------------------------------------------------------------------------------------------
 
+    @proves("1.3", "8.10")
     async def test_names_has_the_number_of_each_tenant_and_queue(self, subject: Subject) -> None:
         async with subject.open() as hf:
             for tenant, queue in (("acme", "a"), ("acme", "b"), ("other", "a")):
@@ -352,6 +353,7 @@ class InspectionLaws:
             assert [each.queues for each in await hf.names("acme", "missing")] == [[]]
             assert await hf.names("missing") == []
 
+    @proves("1.3", "8.11")
     async def test_a_new_queue_never_has_the_number_of_a_deleted_one(self, subject: Subject) -> None:
         async with subject.open() as hf:
             numbers = []
