@@ -59,6 +59,7 @@ async def test_without_a_port_of_its_own_it_is_reached_by_upgrade(tmp_path: Path
         assert server.end() == 0
 
 
+@pytest.mark.spec("5.7")
 async def test_a_server_that_drains_answers_what_waits_and_refuses_what_is_new(
     tmp_path: Path,
 ) -> None:

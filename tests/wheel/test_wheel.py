@@ -131,6 +131,7 @@ NEEDS = {
     "holdfast.server.ending": "server",
     "holdfast.server.processes": "server",
     "holdfast.server.run": "server",
+    "holdfast.server.scrape": "server",
     "holdfast.service.limits.redis_rates": "redis",
     "holdfast.service.limits.shared_buckets": "redis",
     "holdfast.stores.buffered": "redis",

@@ -102,6 +102,7 @@ def rigged(url: str, directory: Path) -> Iterator[Rig]:
                 program.close()
 
 
+@pytest.mark.spec("10.3")
 @pytest.mark.parametrize("how", ["async", "thread", "process"])
 def test_what_a_killed_worker_had_in_hand_is_handled_by_another_and_none_is_lost(rig: Rig, how: str) -> None:
     ids = rig.queue.enqueue(list(range(20)))

@@ -252,6 +252,7 @@ async def test_an_upload_ends_with_its_connection() -> None:
         assert not connection.uploads
 
 
+@pytest.mark.spec("5.7")
 async def test_a_draining_server_refuses_new_calls_and_says_that_nothing_was_done() -> None:
     async with serve_capnp(SystemClock()) as server, stock_client(server) as queues:
         server.drain.is_draining = True

@@ -215,6 +215,7 @@ async def test_a_killed_store_process_takes_its_door_processes_with_it(tmp_path:
             assert (stats.ready, stats.in_flight) == (0, 1)
 
 
+@pytest.mark.spec("5.7")
 async def test_a_drain_ends_waits_and_finishes_calls_in_every_process(tmp_path: Path) -> None:
     with serve(tmp_path / "store") as server:
         await make_queues(server, "waits")

@@ -60,6 +60,7 @@ def test_a_worker_takes_no_other_value(bad: Any) -> None:
         holdfast.Worker("memory://", process=bad)
 
 
+@pytest.mark.spec("10.3")
 def test_a_function_that_no_process_could_import_is_refused_at_once() -> None:
     worker = holdfast.Worker("memory://", process="auto")
 
