@@ -55,6 +55,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     unfinished_bytes: int
     # Other documents that a crash or a running process has left for the next sweep. They are not damage either.
     leftovers: int = 0
+    # Ready messages in the logs of servers that no database has yet.
+    logged: int = 0
     violation_count: int
     violations: list[Violation]
 
@@ -114,6 +116,7 @@ class Findings:
             unfinished=totals["unfinished"],
             unfinished_bytes=totals["unfinished_bytes"],
             leftovers=totals["leftovers"],
+            logged=totals["logged"],
             violation_count=self.number,
             violations=self.listed,
         )

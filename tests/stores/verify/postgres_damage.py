@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -139,4 +140,24 @@ POSTGRES_CLUSTER_DAMAGE: Mapping[str, Plant] = {
         "WHERE tenant = 'acme' AND home_revision > 0"
     ),
     "grant-exceeded": ("UPDATE tenants SET granted_messages = 5000, grant_version = 99 WHERE tenant = 'acme'"),
+}
+
+
+def _forget_landed(made: MadeStore, log: Path) -> None:
+    for database in range(len(made.urls)):
+        made.sql("DELETE FROM landed", database=database)
+
+
+def _cut_log(made: MadeStore, log: Path) -> None:
+    """Flip a byte in the middle of the records."""
+    path = sorted(log.glob("*.wal"))[0]
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"x" * 100)] ^= 1
+    path.write_bytes(raw)
+
+
+# Planted in the databases, or in a copy of a server's log.
+POSTGRES_LOG_DAMAGE: Mapping[str, Callable[[MadeStore, Path], None]] = {
+    "log-cut": _cut_log,
+    "log-range-lost": _forget_landed,
 }

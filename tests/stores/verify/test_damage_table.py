@@ -9,19 +9,25 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.cli.stores.check import verify_store
 from holdfast.model.invariants.damage import DamageKind
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import ClaimRequest
 from holdfast.stores.findings import Report
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.stores.rocks.verify.store_check import verify
 from holdfast.testing import EmbeddedSubject
 from tests.postgres.server import PostgresServer
+from tests.redis.buffered import now_ms, put
+from tests.redis.buffered import opened as buffered
+from tests.redis.server import RedisServer
 from tests.stores.objects.verify.test_verify import WEEK_MS, Lived, _live
 from tests.stores.postgres.verify import made_store as postgres_store
 from tests.stores.rocks.made_store import Damager, Made, copy_made, make_healthy
 from tests.stores.verify.damage_table import STORES, read_table
 from tests.stores.verify.objects_damage import OBJECTS_DAMAGE
-from tests.stores.verify.postgres_damage import POSTGRES_CLUSTER_DAMAGE, POSTGRES_DAMAGE
+from tests.stores.verify.postgres_damage import POSTGRES_CLUSTER_DAMAGE, POSTGRES_DAMAGE, POSTGRES_LOG_DAMAGE
 from tests.stores.verify.rocks_damage import ROCKS_DAMAGE, ROCKS_SHARD_DAMAGE
 
 TABLE = read_table()
@@ -29,7 +35,7 @@ EMBEDDED, OBJECTS, POSTGRES = STORES
 PLANTED: Mapping[str, Mapping[str, Any]] = {
     EMBEDDED: {**ROCKS_DAMAGE, **ROCKS_SHARD_DAMAGE},
     OBJECTS: OBJECTS_DAMAGE,
-    POSTGRES: {**POSTGRES_DAMAGE, **POSTGRES_CLUSTER_DAMAGE},
+    POSTGRES: {**POSTGRES_DAMAGE, **POSTGRES_CLUSTER_DAMAGE, **POSTGRES_LOG_DAMAGE},
 }
 
 
@@ -171,3 +177,31 @@ def test_postgres_finds_in_two_databases(
     made.damage(POSTGRES_CLUSTER_DAMAGE[kind])
 
     check(kind, POSTGRES, made.verify())
+
+
+@pytest.mark.parametrize("kind", POSTGRES_LOG_DAMAGE)
+async def test_postgres_finds_in_the_log_of_a_server(
+    postgres: PostgresServer, redis_server: RedisServer, tmp_path: Path, kind: str
+) -> None:
+    urls = await asyncio.to_thread(postgres.make_databases, "verify_log_a", "verify_log_b")
+    log, made = tmp_path / "log", postgres_store.MadeStore(urls)
+
+    def verify_both(wal_dir: Path) -> Report:
+        return verify_store(",".join(urls), wal_dirs=[str(wal_dir)])
+
+    async with buffered(urls, redis_server.url, log) as store:
+        for number in range(20):
+            await put(store, b"x" * 100, ref=QueueRef("acme", f"q{number % 4}"))
+        # Half of the queues land.
+        for number in range(2):
+            ref = QueueRef("acme", f"q{number}")
+            await store.claim(ref, [ClaimRequest(limit=1)], now_ms())
+        report = await asyncio.to_thread(verify_both, log)
+        assert report.violations == []
+        # The last call is decided by the next one.
+        assert report.logged + report.messages in (19, 20)
+        assert report.messages >= 10
+
+        copy = Path(shutil.copytree(log, tmp_path / "copy"))
+        await asyncio.to_thread(POSTGRES_LOG_DAMAGE[kind], made, copy)
+        check(kind, POSTGRES, await asyncio.to_thread(verify_both, copy))

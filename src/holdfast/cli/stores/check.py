@@ -1,5 +1,6 @@
 """Verify a whole store of any kind. Spark's workers import this module by its name."""
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, assert_never
 
 from holdfast.model.errors import HoldfastError, InvalidArgument
@@ -10,12 +11,22 @@ from holdfast.server.store_settings import OBJECT_SCHEMES
 if TYPE_CHECKING:
     from holdfast.pipeline.jobs.audit import StoreFindings
     from holdfast.stores.findings import Progress, Report
+    from holdfast.stores.formats.logged_enqueue import LoggedBatch
 
 
-def verify_store(store: str, progress: "Progress | None" = None, *, shard_map: str = "slots") -> "Report":
+def verify_store(
+    store: str,
+    progress: "Progress | None" = None,
+    *,
+    shard_map: str = "slots",
+    wal_dirs: Sequence[str] = (),
+) -> "Report":
     """Verify a store: the directory of an embedded store, the URL of an object store, or the URLs of a PostgreSQL
-    store's databases, separated by commas. `shard_map` is that of the servers of a PostgreSQL store."""
+    store's databases, separated by commas. `shard_map` and `wal_dirs` are those of the servers of a PostgreSQL
+    store."""
     kind = parse_store_url(store, field="store").kind
+    if wal_dirs and kind is not UrlKind.POSTGRES:
+        raise InvalidArgument("only servers of a PostgreSQL store have a log: leave --wal-dir out", field="wal_dir")
     match kind:
         case UrlKind.DIRECTORY:
             from holdfast.stores.rocks.verify.store_check import verify
@@ -31,7 +42,8 @@ def verify_store(store: str, progress: "Progress | None" = None, *, shard_map: s
             require_extra("postgres", "a PostgreSQL store", "asyncpg", field="store")
             from holdfast.stores.postgres.verify.store_check import verify as verify_postgres
 
-            return verify_postgres(urls, progress, shard_map=shard_map)
+            logs = [_logged(log) for each in wal_dirs for log in _find_logs(each)]
+            return verify_postgres(urls, progress, shard_map=shard_map, logs=logs)
         case UrlKind.MEMORY:
             raise InvalidArgument(
                 "a store at memory:// is gone with its process: there is nothing to verify", field="store"
@@ -51,6 +63,21 @@ def _database_urls(store: str) -> list[str]:
     if any(parse_store_url(url, field="store").kind is not UrlKind.POSTGRES for url in urls):
         raise InvalidArgument("name the databases of one store: postgres://…,postgres://…", field="store")
     return urls
+
+
+def _find_logs(wal_dir: str) -> list[str]:
+    """Return the logs in a server's `wal_dir`, or in a directory with several."""
+    from holdfast.stores.buffered.log.segment_rows import find_logs
+
+    return find_logs(wal_dir)
+
+
+def _logged(log: str) -> "Iterator[LoggedBatch]":
+    """Yield the calls of a log, which its server may be writing."""
+    from holdfast.stores.buffered.log.reader import read_calls, segment_files
+
+    for file in segment_files(log):
+        yield from read_calls(file).batches
 
 
 def is_object_store(store: str) -> bool:

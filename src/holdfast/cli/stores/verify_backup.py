@@ -39,6 +39,14 @@ def verify(
             envvar="HOLDFAST_SHARD_MAP",
         ),
     ] = "slots",
+    wal_dir: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--wal-dir",
+            metavar="DIR",
+            help="Also check the log of a server of a PostgreSQL store, at its wal_dir. May be repeated.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check every invariant of a store, and list the violations.
@@ -53,7 +61,7 @@ def verify(
     from holdfast.cli.stores.check import verify_store
 
     with _progress(is_shown=not json) as progress:
-        report = verify_store(store, progress, shard_map=shard_map)
+        report = verify_store(store, progress, shard_map=shard_map, wal_dirs=[str(each) for each in wal_dir or []])
     if json:
         echo_json(report)
     else:
@@ -92,6 +100,8 @@ def _echo_report(report: "Report") -> None:
             f"  {report.unfinished:,} incomplete payload uploads ({report.unfinished_bytes:,} bytes): they are not "
             "messages, and are deleted when the store is next opened"
         )
+    if report.logged:
+        typer.echo(f"  {report.logged:,} more messages are ready in logs, and land in a database soon")
     if report.leftovers:
         typer.echo(f"  {report.leftovers:,} leftovers, which the next sweep deletes")
     for violation in report.violations:

@@ -79,6 +79,7 @@ class DamageKind(StrEnum):
     COPY_MISMATCH = "copy-mismatch"
     GRANT_EXCEEDED = "grant-exceeded"
     LANDED_INVALID = "landed-invalid"
+    LOG_DAMAGED = "log-damaged"
     ARRIVAL_INVALID = "arrival-invalid"
 
 

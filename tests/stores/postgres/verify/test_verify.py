@@ -59,6 +59,7 @@ async def work(hf: holdfast.AsyncHoldfast, name: str, until: asyncio.Event) -> N
 
 @asynccontextmanager
 async def at_work(hf: holdfast.AsyncHoldfast, workers: int = 3) -> AsyncIterator[None]:
+    await hf.tenant("acme").set(quotas={"max_messages": 100_000, "max_bytes": 100_000_000})
     until = asyncio.Event()
     tasks = [asyncio.create_task(work(hf, f"w{number}", until)) for number in range(workers)]
     try:

@@ -65,6 +65,7 @@ class DatabaseDirectory:
     # The ids of arriving messages, and the blob ids of their payloads.
     arriving: set[int] = field(default_factory=set)
     arriving_blob_ids: set[int] = field(default_factory=set)
+    _by_name: dict[QueueRef, list[StoredQueue]] = field(default_factory=dict)
 
     @property
     def highest_key(self) -> int:
@@ -79,6 +80,14 @@ class DatabaseDirectory:
         """Return the name of a queue, or its key if it has none."""
         found = self.queues.get(key)
         return f"queue number {key} of database {self.number}" if found is None else str(found.ref)
+
+    def queues_of(self, ref: QueueRef, queue_id: int) -> list[StoredQueue]:
+        """Return the rows of one queue that is not deleted. There is one, if it is on this database."""
+        if not self._by_name:
+            for each in self.queues.values():
+                if not each.is_gone:
+                    self._by_name.setdefault(each.ref, []).append(each)
+        return [each for each in self._by_name.get(ref, ()) if each.queue_id == queue_id]
 
     def was_forgotten(self, key: int) -> bool:
         """Return whether a queue without a row may have been deleted so long ago that its row is deleted too."""

@@ -12,7 +12,6 @@ from holdfast.model.events import Event
 from holdfast.model.ids import to_bytes
 from holdfast.model.invariants.damage import DamageKind, Problem
 from holdfast.model.invariants.journal import EventStep, check_last_event, check_next_event
-from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings
 from holdfast.stores.postgres.schema.rows import EVENTS, STATES
 from holdfast.stores.postgres.verify.directory_check import DatabaseDirectory
@@ -50,12 +49,6 @@ class _LastEvent(NamedTuple):
     step: EventStep
     # The first event that may not follow the one before it.
     problem: Problem | None
-
-    @property
-    def ref(self) -> QueueRef | None:
-        """The queue; None if it was deleted long ago."""
-        queue = self.directory.queue(self.key)
-        return None if queue is None else queue.ref
 
 
 class _StoredMessage(NamedTuple):

@@ -18,12 +18,14 @@ from holdfast.model.errors import Forbidden
 from holdfast.model.ids import to_bytes, to_uuid
 from holdfast.model.invariants.damage import DamageKind
 from holdfast.stores.findings import Findings, Progress, Report
+from holdfast.stores.formats.logged_enqueue import LoggedBatch
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.database import error_text, hide_password
 from holdfast.stores.postgres.verify.cluster_check import Found, check_cluster
 from holdfast.stores.postgres.verify.directory_check import DatabaseDirectory, read_directory
 from holdfast.stores.postgres.verify.groups_check import check_groups
 from holdfast.stores.postgres.verify.journal_check import JournalCheck, Suspect
+from holdfast.stores.postgres.verify.logs_check import LogsCheck
 from holdfast.stores.postgres.verify.messages_check import MessagesCheck
 from holdfast.stores.postgres.verify.payloads_check import PayloadsCheck
 from holdfast.stores.postgres.verify.side_check import SideCheck
@@ -38,13 +40,20 @@ _MAX_SUSPECTS = 10_000
 _ESTIMATE = "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = to_regclass($1)"
 
 
-def verify(urls: Sequence[str], progress: Progress | None = None, *, shard_map: str = "slots") -> Report:
-    """Check the store in the databases `urls`, and return a report. Nothing is written.
+def verify(
+    urls: Sequence[str],
+    progress: Progress | None = None,
+    *,
+    shard_map: str = "slots",
+    logs: Sequence[Iterable[LoggedBatch]] = (),
+) -> Report:
+    """Check the store in the databases `urls`, and the calls in the logs of its servers. Return a report. Nothing is
+    written.
 
     Raise `InvalidArgument` if the URLs do not name all databases of one store, and `StoreUnavailable` if one of them
     does not respond or has another version of the schema.
     """
-    return asyncio.run(verify_databases(urls, SystemClock(), progress, shard_map=shard_map))
+    return asyncio.run(verify_databases(urls, SystemClock(), progress, shard_map=shard_map, logs=logs))
 
 
 async def verify_databases(
@@ -53,6 +62,7 @@ async def verify_databases(
     progress: Progress | None = None,
     *,
     shard_map: str = "slots",
+    logs: Sequence[Iterable[LoggedBatch]] = (),
     pause_ms: int = PAUSE_MS,
     uses_caller_time: bool = False,
 ) -> Report:
@@ -62,7 +72,8 @@ async def verify_databases(
     try:
         await cluster.open()
         findings = Findings(progress)
-        await _StoreCheck(cluster, findings, clock, pause_ms, clock.now_ms() if uses_caller_time else None).run()
+        now_ms = clock.now_ms() if uses_caller_time else None
+        await _StoreCheck(cluster, findings, clock, pause_ms, now_ms).run(logs)
     except InsufficientPrivilegeError as error:
         raise Forbidden(
             f"this role may not read the store: {error_text(error)}; grant it USAGE on the schema holdfast and SELECT "
@@ -90,16 +101,16 @@ class _StoreCheck:
         # A message for each node number in ids that was never leased.
         self._nodes: dict[int, int] = {}
 
-    async def run(self) -> None:
+    async def run(self, logs: Sequence[Iterable[LoggedBatch]]) -> None:
         """Check the databases in one snapshot each, and then the suspects again."""
         async with self._snapshots() as snapshots:
-            await self._check(snapshots)
+            await self._check(snapshots, logs)
         await self._check_again()
 
     def _snapshots(self) -> AbstractAsyncContextManager[list[Snapshot]]:
         return open_snapshots(self._cluster.shards)
 
-    async def _check(self, snapshots: list[Snapshot]) -> None:
+    async def _check(self, snapshots: list[Snapshot], logs: Sequence[Iterable[LoggedBatch]]) -> None:
         findings = self._findings
         messages = sum([await each.value(_ESTIMATE, "items") for each in snapshots])
         events = sum([await each.value(_ESTIMATE, "journal") for each in snapshots])
@@ -108,6 +119,9 @@ class _StoreCheck:
         for snapshot, directory in zip(snapshots, directories, strict=True):
             await self._check_database(snapshot, directory, messages)
         self._forget_leased(directories)
+        check = LogsCheck(snapshots, directories, findings)
+        for log in logs:
+            await check.check(log)
         journal = _journal_check(snapshots, directories, findings, events)
         await _guard_all(snapshots, findings, "the journal", journal.check_numbers)
         await _guard_all(snapshots, findings, "the journal", partial(self._collect_suspects, journal))
