@@ -52,7 +52,7 @@ async def _round(store: Store, messages: int) -> tuple[float, float]:
 
 
 async def _claim_round(store: Store, messages: int) -> float:
-    """Messages claimed a second, each by a call of its own."""
+    """Return the messages claimed a second, each by a separate call."""
     clock = SystemClock()
     for _ in range(messages // 100):
         await store.enqueue(REF, [DRAFT] * 100, clock.now_ms(), auto_create=True)

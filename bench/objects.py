@@ -19,7 +19,7 @@ _GAP_S = 0.02
 
 
 async def _claim_ms(directory: Path, backlog: int) -> float:
-    """Mean of a claim of ten with so many queued: what is taken is put back."""
+    """Return the mean time of a claim of ten with this number queued. Claimed messages are put back."""
     async with holdfast.open_async(directory.as_uri(), durability="os") as hf:
         queue = hf.queue("bench")
         for start in range(0, backlog, 1_000):
@@ -41,7 +41,7 @@ async def _claim_ms(directory: Path, backlog: int) -> float:
 
 
 async def _wake_ms(directory: Path) -> float:
-    """From another process's enqueue to the delivery; both on one loop, each a store of its own."""
+    """Return the time from another process's enqueue to the delivery. Both stores run on one loop."""
     url, times = directory.as_uri(), []
     async with (
         holdfast.open_async(url, durability="os", queue_poll_interval="1h") as mine,

@@ -40,7 +40,7 @@ def measure(events: int = 4_000_000, parts: Sequence[str] = PARTS) -> Iterator[F
 
 
 def made_events(spark: Any, place: Path, events: int, tenants: int) -> Any:
-    """A journal as Parquet files: messages that are enqueued, claimed and done, of so many tenants, over a day."""
+    """A journal as Parquet files: messages of several tenants that are enqueued, claimed and acked over a day."""
     from holdfast.pipeline.schemas import EVENTS
 
     target = place / f"journal-{events}-{tenants}"

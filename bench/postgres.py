@@ -48,7 +48,7 @@ async def _bare(url: str) -> tuple[Any, Round]:
 
 
 async def _measure_lifecycle(url: str, other_url: str, rounds: int, batches: int) -> Pair:
-    """Each side on a database of its own, of one server; interleaved."""
+    """Measure both sides in turn, each on a separate database of one server."""
     for each in (url, other_url):
         async with holdfast.open_async(each) as hf:
             await hf.queue("bench").set_policy()

@@ -1,6 +1,6 @@
 """A schedule enqueues a message at every tick, once, however many processes look after the queue.
 
-Ticks are by interval or by cron line. A schedule is stored with its queue: it goes on after a restart.
+Ticks are by interval or by cron line. A schedule is stored with its queue: it continues after a restart.
 """
 
 import holdfast

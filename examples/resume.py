@@ -1,4 +1,4 @@
-"""Long work that goes on where it stopped: a state document is saved with the message, and survives its failures.
+"""Long work that continues where it stopped: a state document is saved with the message, and survives its failures.
 
 Saving asks for the receipt of the current lease and the document's ETag: a worker that lost its lease cannot overwrite
 what its successor saved.

@@ -113,7 +113,7 @@ def test_a_wait_is_never_shorter_than_the_time_left_never_negative_and_at_most_a
 
 
 class Rung:
-    """What rang, in order, and when the last one did."""
+    """The names of the alarms that rang, in order, and when the last one did."""
 
     def __init__(self, last: str) -> None:
         self.names: list[str] = []
@@ -151,7 +151,7 @@ def kept_busy(alarm: ThreadAlarm) -> Iterator[None]:
 
 
 class Sleeps:
-    """How long the alarm's thread goes to sleep for, each time."""
+    """The lengths of the sleeps of the alarm's thread."""
 
     def __init__(self) -> None:
         self._seconds: queue.SimpleQueue[float] = queue.SimpleQueue()

@@ -81,7 +81,7 @@ class Terminal:
         self._shell.communicate()
 
     def enter(self, block: Block, *, ends: bool = True) -> None:
-        """Type it; unless it goes on for ever, wait until it is through."""
+        """Type the command, and wait for its end unless it runs for ever."""
         text = block.text.replace("7077", str(self.port))
         text = text.replace("git clone <this repository> holdfast && cd holdfast", "true")
         text = re.sub(r"\bmake (\w+)", rf"make -C '{ROOT}' \1", text)

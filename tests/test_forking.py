@@ -1,4 +1,4 @@
-"""A forked child: an embedded store is refused by name, a client of a server connects anew, the parent goes on."""
+"""A forked child: an embedded store is refused by name, a client of a server connects again, the parent continues."""
 
 import asyncio
 import fcntl
@@ -192,7 +192,7 @@ def test_a_lock_in_a_bucket_is_not_kept_by_a_child_that_was_forked_meanwhile(tmp
 
 
 def test_a_legacy_database_is_free_once_closed_though_a_copy_of_its_lock_is_open(tmp_path: Path) -> None:
-    """As in a child that was forked a moment ago, and has not closed its copy yet."""
+    """A child that was forked a moment ago has a copy of the lock's descriptor, and has not closed it yet."""
     make_legacy(tmp_path / "old", 5, seed=1, now_s=1_800_000_000)
     database = LegacyDatabase(tmp_path / "old")
     lock = database._files._lock
@@ -349,7 +349,7 @@ def test_a_store_is_opened_in_a_child_whose_parent_had_none_else_refused_by_name
 
 @pytest.fixture(params=["http", "capnp", "framed"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A server in a process of its own: one in this process would be forked along."""
+    """A server in a separate process, because one in this process would be forked too."""
     doors = () if request.param == "http" else (f"--{request.param}-port", "0")
     with Served("--store", "memory://", *doors) as server:
         yield server.url

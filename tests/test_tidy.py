@@ -138,12 +138,14 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    begun = [
-        f"{source.name}:{getattr(node, 'lineno', 1)}: {docstring.splitlines()[0]}"
-        for source, node in nodes(ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        if (docstring := ast.get_docstring(node))  # type: ignore[arg-type]  # `nodes` gives those that have docstrings
-        and docstring.split()[0] in FIRST_WORDS
-    ]
+    begun = []
+    for folder in (PRODUCT, *(ROOT / each for each in ("tests", "bench", "examples"))):
+        for path in sorted(folder.rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                    docstring = ast.get_docstring(node) or "None"
+                    if docstring.split()[0] in FIRST_WORDS:
+                        begun.append(f"{path}:{getattr(node, 'lineno', 1)}: {docstring.splitlines()[0]}")
     assert begun == []
 
 

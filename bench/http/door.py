@@ -238,7 +238,7 @@ async def _on_enqueue(port: int, rounds: int) -> list[float]:
 
 
 async def _on_delay(port: int, rounds: int) -> list[float]:
-    """From the moment the delay ended, as this machine's clock tells it."""
+    """Return the time since the delay ended, by this machine's clock."""
     latencies = []
     async with Client(port) as producer, Client(port) as consumer:
         for _ in range(rounds):

@@ -27,7 +27,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def holdfast_server(directory: Path, *flags: str) -> Iterator[int]:
-    """The port of a server of its own."""
+    """The port of a separate server."""
     with holdfast_process(directory, *flags) as started:
         yield started.port
 

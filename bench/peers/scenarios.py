@@ -5,7 +5,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """What a client does, from when it is told to run until it is told to stop."""
+    """The work of a client between its start and its stop."""
 
     PRODUCE = "produce"
     CONSUME = "consume"

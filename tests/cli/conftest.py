@@ -98,7 +98,7 @@ def shell(store: str, holdfast_on_path: None) -> Callable[..., Ran]:
 
 @pytest.fixture
 def server(alone: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """A server of its own, which every command finds by HOLDFAST_URL."""
+    """A separate server, which every command finds by HOLDFAST_URL."""
     program = [sys.executable, "-u", "-m", "holdfast", "serve", "--store", "memory://", "--port", "0"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as serving:
         try:

@@ -1,4 +1,4 @@
-"""Where client commands find their queues, and in which order they look."""
+"""Client commands find their queues in the specified order of settings."""
 
 import base64
 import json

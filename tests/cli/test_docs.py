@@ -1,4 +1,4 @@
-"""What docs/cli.md says is so."""
+"""The statements of docs/cli.md are true."""
 
 import re
 from collections.abc import Callable

@@ -70,7 +70,7 @@ def blocking(
 
 @pytest.fixture
 def served_in_thread() -> Iterator[Any]:
-    """A server on a loop of its own, for callers that block theirs."""
+    """A server on a separate loop, for callers that block their own."""
     runner = asyncio.Runner()
     loop, contexts = runner.get_loop(), []
     thread = threading.Thread(target=loop.run_forever, daemon=True)

@@ -292,7 +292,7 @@ async def test_an_upload_that_is_cancelled_enqueues_nothing(place: Place) -> Non
 
 
 class Counted:
-    """As much as anybody takes, and how much that was."""
+    """A payload of unlimited length that counts the bytes taken from it."""
 
     def __init__(self, most: int = 16 * MAX_PAYLOAD) -> None:
         self.taken = 0

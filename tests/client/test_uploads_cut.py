@@ -72,7 +72,7 @@ async def assert_nothing_staged(server: Server) -> None:
 
 
 def sent(server: Server) -> int:
-    """How often the server met with an upload."""
+    """Return the number of uploads that the server received."""
     return sum(1 for operation, _, _ in server.requests.seen if operation in ("enqueue", "upload"))
 
 

@@ -83,7 +83,7 @@ def run_openings(
 
 
 def _ask_all(openers: "list[_Opener]", what: str) -> list[list[str]]:
-    """All are told before any is heard: they are to meet."""
+    """Send the line to all before any answer is read, so that they meet."""
     for opener in openers:
         opener.tell(what)
     return [opener.hear() for opener in openers]

@@ -1,4 +1,4 @@
-"""How the outcome of a part of the proof is said, where it is run small."""
+"""Texts for the outcome of a small run of one part of the proof."""
 
 import sys
 

@@ -52,8 +52,8 @@ def verify_store(path: Path, when: str) -> None:
 
 
 def copy_store(store: Path, target: Path) -> Path:
-    """What a kill at this moment would leave. Without the lock file: to open and close it would free this process's
-    own lock."""
+    """Copy a store as a kill at this moment would leave it. The lock file is left out, because opening and closing it
+    would release this process's own lock."""
     for _ in range(100):
         try:
             before = _listing(store)

@@ -29,7 +29,7 @@ DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
 
 
 def substituted(text: str) -> str:
-    """As compose fills in variables; it is refused to start without those that are asked for by `:?`."""
+    """Fill in variables as compose does. Variables with `:?` are required."""
     asked_for = set(re.findall(r"\$\{(\w+):\?", text))
     assert asked_for == set(GIVEN) == set(re.findall(r"\$\{(\w+)", text))
     return re.sub(r"\$\{(\w+)(?::\?[^}]*)?\}", lambda found: GIVEN[found[1]], text)
@@ -42,7 +42,7 @@ DATABASES = {name: each for name, each in SERVICES.items() if each.get("image", 
 
 
 def mounts(service: dict[str, Any]) -> dict[str, str]:
-    """Where each of its volumes is."""
+    """Return the mount point of each volume of a service."""
     return dict(each.split(":") for each in service.get("volumes", []))
 
 

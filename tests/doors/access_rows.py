@@ -442,7 +442,7 @@ async def furnish(api: Api, tenant: str, queue: str = "jobs") -> Place:
 
 
 def nowhere(like: Place) -> Place:
-    """What nobody has, of the same form."""
+    """Return names and ids of the same form that do not exist."""
     receipt = Receipt.parse(like.receipt)
     number = receipt.id + (1 << 22)
     forged = Receipt(number, secrets.token_bytes(16), receipt.version)

@@ -17,7 +17,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def server(clock: ManualClock) -> AsyncIterator[Server]:
-    """No identities, an empty memory store, a clock that stands still."""
+    """A server without identities, on an empty memory store and a clock that stands still."""
     async with serve(clock) as serving:
         yield serving
 

@@ -81,7 +81,7 @@ def jwks(*entries: Any) -> bytes:
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """Of a good token for ten minutes; a claim changed to `...` is left out."""
+    """Return the claims of a valid token of ten minutes. A claim changed to `...` is left out."""
     whole = {
         "tenant": "acme",
         "scope": "read write",
@@ -209,7 +209,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def write_pair(folder: Path, name: str, pair: tuple[x509.Certificate, Any]) -> tuple[str, str]:
-    """As PEM files: certificate and key."""
+    """Write a certificate and its key to PEM files."""
     certificate, key = pair
     certificate_path, key_path = folder / f"{name}.crt", folder / f"{name}.key"
     certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

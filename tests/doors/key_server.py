@@ -9,7 +9,7 @@ from tests.doors.credentials import es_jwk, jwks
 
 
 class KeyServer:
-    """Publishes what it is given to publish; counts who asks."""
+    """A server of public keys that counts its requests."""
 
     def __init__(self) -> None:
         self.answer: Callable[[BaseHTTPRequestHandler], None] = self.document(jwks(es_jwk(0, "a")))

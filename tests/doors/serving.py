@@ -39,7 +39,7 @@ IS_RELAYED = bool(os.environ.get("HOLDFAST_TEST_RELAYED"))
 
 
 class Requests:
-    """What the door measured: (operation, queue, outcome) of each call."""
+    """The requests measured by a door: (operation, queue, outcome) of each call."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, QueueRef | None, str]] = []
@@ -148,7 +148,7 @@ class Api:
         return list(answer.json["messages"])
 
     async def fail(self, *payloads: Any, queue: str = "jobs", tenant: str = "acme", error: str = "boom") -> list[str]:
-        """Messages that have failed for good; answers their ids."""
+        """Make failed messages, and return their ids."""
         ids = await self.enqueue(*payloads, queue=queue, tenant=tenant)
         receipts = [each["receipt"] for each in await self.dequeue(len(ids), queue, tenant)]
         nack = {"tenant": tenant, "queue": queue, "receipts": receipts, "error": error, "final": True}

@@ -1,4 +1,4 @@
-"""Who may do what: every way in, by every scope, and against another tenant's things.
+"""Every operation over every protocol, for every scope, and on another tenant's objects.
 
 Generated from the rows in access_rows.py: a route, an operation or a method of a session without a row fails here.
 """
@@ -161,7 +161,7 @@ async def test_another_tenant_is_forbidden_in_the_same_words_whether_it_exists_o
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.names_things], ids=str)
 async def test_another_tenants_ids_and_receipts_are_as_good_as_made_up_ones(world: World, row: Row) -> None:
-    """In the caller's own queue, which has messages of its own."""
+    """The caller's own queue, with messages."""
     mallory = world.by("other-admin")
     answers = []
     before = await everything(world.operator)
@@ -192,7 +192,7 @@ async def _of(world: World, tenant: str) -> bytes:
 
 
 async def _of_fresh(world: World) -> bytes:
-    """As `furnish` left it."""
+    """Check that the world is as `furnish` left it."""
     journal = await world.operator.get("/v1/journal", tenant="acme", limit=10_000)
     assert [each["event"] for each in journal.lines] == [
         "enqueued", "claimed", "failed", "enqueued", "claimed", "enqueued", "claimed", *["enqueued"] * 3,

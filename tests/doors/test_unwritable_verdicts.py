@@ -1,4 +1,4 @@
-"""A verdict that the store could not write is told as that at every door, never as a stale lease."""
+"""A verdict that the store could not write raises that error over every protocol, never `StaleLease`."""
 
 import asyncio
 import sys

@@ -35,7 +35,7 @@ class Opening(NamedTuple):
 
 
 def run_backlog(total: int, *, seed: int, progress: Progress = say_nothing) -> PartOutcome:
-    """So many messages; the opening is held against that of a tenth of them."""
+    """Open a store with this number of messages, and compare the time with that of a tenth of them."""
     outcome = PartOutcome(name="restart with a backlog", unit="messages")
     began = steady_s()
     with tempfile.TemporaryDirectory() as directory:

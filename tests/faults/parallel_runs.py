@@ -13,11 +13,11 @@ MANY = 10
 
 
 def run_all(run: Callable[[In], Out], asked: Sequence[In]) -> Iterator[Out]:
-    """What each came to, in no order."""
+    """Yield each result of `run`, in no particular order."""
     cores = len(os.sched_getaffinity(0))
     if len(asked) < MANY or cores == 1:
         yield from map(run, asked)
         return
-    # Not forked: this process has stores open that have threads of their own.
+    # Not forked: this process has open stores, which have threads.
     with multiprocessing.get_context("spawn").Pool(cores) as pool:
         yield from pool.imap_unordered(run, asked)

@@ -111,7 +111,7 @@ def run_soak(
     standing: int = STANDING,
     judges: bool = True,
 ) -> PartOutcome:
-    """For so many seconds, or until so many messages went through."""
+    """Run for this number of seconds, or until this number of messages was acked."""
     outcome = PartOutcome(name="soak", unit="seconds", counts={}, violations=[])
     began = steady_s()
     measured = asyncio.run(_run(total, seed, progress, is_buffered, rate_per_s, standing))

@@ -46,6 +46,6 @@ def rules_broken(*parts: list[Line]) -> set[str]:
 
 
 def broken(*parts: list[Line]) -> set[str]:
-    """As `rules_broken`, where faults are allowed."""
+    """Return the broken rules, where faults are allowed."""
     lines = [line for part in parts for line in part]
     return {violation.rule for violation in check([*lines, Drained()], allow_refusals=True).violations}

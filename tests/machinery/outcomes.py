@@ -1,4 +1,4 @@
-"""What every proof has in common: it says how far it is, and ends in counts and violations."""
+"""The outcome of a part of the proof: its progress, counts and violations."""
 
 import logging
 from typing import Protocol
@@ -16,7 +16,7 @@ class Progress(Protocol):
 
 
 class PartOutcome(msgspec.Struct, kw_only=True):
-    """One part of the proof, run so many times."""
+    """One part of the proof, run a number of times."""
 
     name: str
     unit: str

@@ -1,4 +1,4 @@
-"""Stores whose journal tells of everything that can happen to a message, for the tests of the jobs."""
+"""Stores whose journal has all kinds of events, for the tests of the jobs."""
 
 import random
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Spark Connect: a client that has no Java of its own to reach into."""
+"""Spark Connect: a client without a Java process."""
 
 import json
 import os

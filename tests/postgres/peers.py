@@ -1,4 +1,4 @@
-"""When the servers over a database know of one another."""
+"""Waits until the servers of a database know each other."""
 
 from typing import cast
 
@@ -10,7 +10,7 @@ from tests.worker.passing import until
 
 
 async def until_heard(*servers: AsyncHoldfast) -> None:
-    """Each listens, and knows that it is not alone."""
+    """Wait until each server listens, and knows of another one."""
     for hf in servers:
         store = cast(Embedded, hf._transport).core.store
         inner = cast(PostgresStore, store._inner if isinstance(store, BufferedStore) else store)

@@ -189,7 +189,7 @@ async def _end(connection: Any) -> None:
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """On a loop of its own, in whatever thread: fixtures run beside a test's loop."""
+    """Run a coroutine on a separate loop, in any thread, because fixtures run beside a test's loop."""
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(work)

@@ -52,7 +52,7 @@ def _share(run: Run, percent: int, *, seed: int, progress: Progress) -> PartOutc
 
 
 def _every(run: Run, shards: int, **options: bool) -> Run:
-    """Of the script on a store with this many shards, a share in percent of all its points."""
+    """Run a share, in percent, of all points of the script on a store with this number of shards."""
     return partial(_share, partial(run, shards=(shards,), **options))
 
 

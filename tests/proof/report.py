@@ -1,4 +1,4 @@
-"""What the proof found, kept part by part, and the page that is made of it."""
+"""The report of the proof: the findings of each part, and the page made of them."""
 
 import os
 import platform

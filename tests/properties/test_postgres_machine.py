@@ -1,4 +1,4 @@
-"""The PostgreSQL store against the model: blocking calls, with the driver on a loop of its own."""
+"""The PostgreSQL store against the model: blocking calls, with the driver on a separate loop."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A buffered store on a loop, and a process of its own with one, to be killed."""
+"""A buffered store on a loop, and a separate process with one, to be killed."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""What a runtime on threads does beside its calls: background work, timers, and work on another thread."""
+"""Background work, timers and work on another thread, in the runtime on threads."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""A server in a process of its own, and callers that can stop half-way."""
+"""A server in a separate process, and callers that can stop half-way."""
 
 import asyncio
 import json

@@ -49,7 +49,7 @@ async def claim(served: Served, queue: str) -> Caller:
 
 
 def enqueue_into(directory: Path, queue: str) -> None:
-    """Enqueue in another program than the server, which then has nothing to tell it by."""
+    """Enqueue in another program, so that the server is not notified."""
     with holdfast.open(directory.as_uri()) as hf:
         hf.queue(queue).enqueue(queue)
 

@@ -1,4 +1,4 @@
-"""A served store on a disk that is full or fails: the operator is told, and it goes on by itself with nothing lost."""
+"""A served store on a disk that is full or fails: the operator is informed, and it recovers by itself without loss."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Where a server listens: on loopback unless callers are known, and over TLS when it has a certificate."""
+"""A server listens on loopback unless callers are known, and over TLS when it has a certificate."""
 
 import asyncio
 import ipaddress

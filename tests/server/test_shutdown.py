@@ -1,4 +1,4 @@
-"""A server that is told to stop: new calls refused, waiters let go, calls in hand finished, nothing lost."""
+"""A server that stops: new calls are refused, waiting claims answered, calls in hand finished, nothing lost."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What an operator sets for a tenant, seen from outside of a served process."""
+"""Settings of a tenant, changed by an operator of a served process."""
 
 import asyncio
 import signal

@@ -126,7 +126,7 @@ def versions_go_back_with_the_power(patch: Patch) -> None:
 
 @mutant
 def a_crash_forgets_the_leases_deadlines(patch: Patch) -> None:
-    """Nothing is told at the opening: leases of before run out, and nobody comes to end them."""
+    """The dispatcher gets no deadlines at the opening, so earlier leases run out unnoticed."""
 
     async def open(self: DurableMemoryStore, listener: Any, runtime: Any) -> None:
         self._directory.is_closed = False
@@ -137,7 +137,7 @@ def a_crash_forgets_the_leases_deadlines(patch: Patch) -> None:
 
 @mutant
 def a_deletion_is_not_carried_on(patch: Patch) -> None:
-    """The sweeper is not told that a queue is to go."""
+    """The sweeper is not informed of the deletion of a queue."""
 
     def next_deadline(original: Any) -> Any:
         def forget(self: MemoryQueue, now_ms: int) -> Any:
@@ -170,7 +170,7 @@ def one_who_leaves_takes_along_what_it_was_handed(patch: Patch) -> None:
 
 @mutant
 def a_ledgers_claim_is_given_back(patch: Patch) -> None:
-    """Whoever read it again by its number holds it by then."""
+    """Deliveries that were read again by their number belong to the reader."""
 
     def give_back(self: Dispatcher, ref: Any, waiter: Waiter, deliveries: Any) -> None:
         self.give_back(ref, deliveries)

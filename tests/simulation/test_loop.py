@@ -1,4 +1,4 @@
-"""The loop of a simulation: any order of what is ready, time that passes only when told, and death without a word."""
+"""The loop of a simulation: any order of ready steps, time that passes only on request, and sudden death."""
 
 from asyncio import CancelledError
 from typing import Any
@@ -101,7 +101,7 @@ def test_a_task_is_cancelled_where_it_waits() -> None:
 
 
 def test_a_task_is_cancelled_though_its_ticket_was_just_settled() -> None:
-    """As asyncio does it: the result is there, and the one it was for is told to go."""
+    """The result is there, but the task that waited for it is cancelled, as in asyncio."""
     loop, ticket = SeededLoop(0, START_MS), SimulatedTicket[int]()
     ended: list[Task] = []
 

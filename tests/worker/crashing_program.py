@@ -1,4 +1,4 @@
-"""A worker as a program of its own: `python -m tests.worker.crashing_program URL LOG`. Says in LOG when it crashes."""
+"""A worker as a separate program: `python -m tests.worker.crashing_program URL LOG`. Says in LOG when it crashes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A worker as a program of its own: `python -m tests.worker.program URL LOG WORK …`. Says what it does in LOG."""
+"""A worker as a separate program: `python -m tests.worker.program URL LOG WORK …`. Says what it does in LOG."""
 
 import asyncio
 import logging

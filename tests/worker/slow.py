@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Slow:
-    """An async handler that works until it is let go."""
+    """An async handler that works until it is released."""
 
     def __init__(self) -> None:
         self.let_go = asyncio.Event()

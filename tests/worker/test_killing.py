@@ -1,4 +1,4 @@
-"""Workers as processes of their own, against a server: killed, stopped, paused; and the server killed under them."""
+"""Workers as separate processes, against a server: killed, stopped, paused; and the server killed under them."""
 
 import subprocess
 import sys
@@ -54,7 +54,7 @@ class Program:
 
 
 class Rig:
-    """A tenant of its own on a server, and workers for it."""
+    """A separate tenant on a server, and workers for it."""
 
     def __init__(self, url: str, hf: Holdfast, directory: Path) -> None:
         self.url = url

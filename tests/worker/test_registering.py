@@ -1,4 +1,4 @@
-"""What `@worker.handler` takes, and what it refuses while the program is still being read."""
+"""Handlers that `@worker.handler` accepts, and those that it refuses at import."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def worker() -> holdfast.Worker:
 
 
 async def taken(handler: Callable[..., Any], payload: Any, **options: Any) -> list[Any]:
-    """What the handler's parameters were given."""
+    """Return the arguments that the handler received."""
     worker = holdfast.Worker("memory://")
     worker.handler("q")(handler)
     seen.clear()

@@ -28,7 +28,7 @@ class BeanstalkdServer(Server):
         return [self._process.pid]
 
     def reset(self, queues: list[str], *, notifies: bool) -> None:
-        """Start anew: to delete what is left would cost a sync for each message."""
+        """Start a new server, because deleting the remaining messages would cost a sync for each."""
         self._process.stop()
         shutil.rmtree(self._directory / "binlog")
         self._process = self._start()

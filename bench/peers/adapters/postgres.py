@@ -65,7 +65,7 @@ END $$;
 
 
 class PostgresServer(Server):
-    """A cluster of its own, with room for the backlog in its memory and its log."""
+    """A separate cluster, with room for the backlog in its memory and its log."""
 
     _message_type = "bytea"
     _filler = "'{0}'::bytea"

@@ -82,7 +82,7 @@ class Runtime(Protocol):
         """
 
     def offload_long(self, function: Callable[[], T], *, thread: int = 0) -> Ticket[T]:
-        """Run a function that may block for long, on a second set of threads beside those of `offload`."""
+        """Run a function that may block for a long time, on a second set of threads beside those of `offload`."""
 
     def call_from_thread(self, callback: Callable[[], None]) -> None:
         """Run `callback` soon as a step of its own. Safe to call from any thread."""

@@ -17,7 +17,7 @@ Shell = Callable[..., Any]
 
 
 def exported(out: str) -> dict[str, str]:
-    """As a shell takes it."""
+    """Return the variables that a shell exports after it ran this text."""
     script = f"{out}\nenv -0"
     ran = subprocess.run(["/bin/sh", "-c", script], capture_output=True, check=True, env={"PATH": os.environ["PATH"]})
     pairs = (each.partition(b"=") for each in ran.stdout.split(b"\0") if each)
@@ -220,7 +220,7 @@ def enqueue_hostile(store: str, hostile: str) -> None:
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_eval_is_safe_whatever_a_message_brings(run: Run, store: str, tmp_path: Path, hostile: str) -> None:
-    """What `dequeue` wrote, word for word, in both shells: they are started, the command runs in this process."""
+    """Both shells are started with the exact output of `dequeue`; the command runs in this process."""
     enqueue_hostile(store, hostile)
     (tmp_path / "exports").write_text(run("dequeue", "jobs", "--lease", "1m", "--stateful").out)
     script = """eval "$(cat exports)" || exit 9

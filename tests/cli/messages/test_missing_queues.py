@@ -84,7 +84,7 @@ def test_a_worker_says_once_that_its_queue_does_not_exist(store: str, tmp_path: 
 
 
 def _line_of(stream: Any) -> str:
-    """Its next line, with a minute of patience."""
+    """Return its next line, within a minute."""
     with selectors.DefaultSelector() as ready:
         ready.register(stream, selectors.EVENT_READ)
         assert ready.select(60)

@@ -212,7 +212,7 @@ def wait_for(path: Path) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Ended, be it that nobody has asked for its exit code yet."""
+    """Return whether it has ended, even if its exit code has not been read yet."""
     for _ in range(100):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":

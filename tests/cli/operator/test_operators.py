@@ -205,7 +205,7 @@ def test_an_edited_payload_that_is_almost_json_is_refused(run: Run, failed: list
 
 
 def on_a_terminal(keys: bytes, *arguments: str, **environment: str) -> tuple[int, str]:
-    """What the command shows there, and its exit code."""
+    """Return the output of a command on a terminal, and its exit code."""
     program = [sys.executable, "-m", "holdfast", *arguments]
     pid, terminal = pty.fork()
     if pid == 0:

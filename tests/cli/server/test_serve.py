@@ -29,7 +29,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    """Whoever calls it in a program of theirs has their signals again, be it that it could not start."""
+    """Check that a program has its own signal handlers again afterwards, even if the server could not start."""
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
     yield

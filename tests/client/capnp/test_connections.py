@@ -30,7 +30,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def waiting(q: AsyncQueue, number: int) -> "list[asyncio.Task[list[holdfast.AsyncMessage]]]":
-    """So many claims, each of which the server knows."""
+    """Start this number of waiting claims. The server has received all of them."""
     await q.enqueue("makes the queue")
     [message] = await q.claim()
     await message.ack()

@@ -1,4 +1,4 @@
-"""A proxy before an HTTP port, which a test tells what to let through."""
+"""A proxy before an HTTP port, which can refuse upgrades and hold back responses."""
 
 import asyncio
 import contextlib

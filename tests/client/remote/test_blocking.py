@@ -134,7 +134,7 @@ def test_ctrl_c_ends_a_wait_and_leaves_nothing_held(url: str, q: Queue) -> None:
 
 
 def test_a_client_opened_before_a_fork_works_in_the_child_too(q: Queue, url: str) -> None:
-    """In a program of its own: the tests' process has threads of others, which no fork survives for sure."""
+    """Run in a separate program: the tests' process has other threads, which a fork may not survive."""
     script = (
         "import os, sys, holdfast\n"
         "with holdfast.open(sys.argv[1]) as hf:\n"

@@ -1,4 +1,4 @@
-"""Opening a remote client: its settings, the errors that it tells apart, and its connections.
+"""Opening a remote client: its settings, its errors, and its connections.
 
 The laws run over it in tests/stores/test_http_laws.py and tests/stores/test_framed_laws.py.
 """

@@ -1,4 +1,4 @@
-"""What the client sends again after a lost answer, what it must not, and what it says where it cannot know."""
+"""The client repeats requests after a lost answer only where that is safe, and otherwise raises an error."""
 
 import asyncio
 

@@ -1,6 +1,6 @@
-"""What servers on PostgreSQL stand on, to be struck: two databases of two servers' own, and with the fast path a Redis.
+"""The databases of servers on PostgreSQL, and with the fast path a Redis, which tests kill as well.
 
-Each server keeps its log in a directory of its own, and has the same one when it is started again.
+Each server keeps its log in a separate directory, and has the same one when it is started again.
 """
 
 import random

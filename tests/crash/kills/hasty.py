@@ -12,6 +12,6 @@ PATIENCE_S = 4
 
 
 def main(*given: str) -> int:
-    """In a process of its own, as every server that is killed."""
+    """Run in a separate process, as all servers that are killed."""
     CloudBucket.step_timeout_ms = PATIENCE_S * 1_000
     return server.main(*given)

@@ -1,4 +1,4 @@
-"""What servers on an object store stand on: a directory, or a bucket. Nothing else can be struck but the servers."""
+"""The object store of servers: a directory or a bucket. Only the servers are killed."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class ObjectFooting:
         return [str(each) for each in verify(self._url).violations]
 
     def verify_drained(self) -> list[str]:
-        """What is left of messages that were acked goes with its events; so it may be there still, but no message."""
+        """Check that no message is left. Remains of acked messages may exist until their events are removed."""
         report = verify(self._url)
         broken = [str(each) for each in report.violations]
         if report.ready or report.in_flight:

@@ -32,7 +32,7 @@ _PATIENCE_S = 60.0
 
 @pytest.fixture
 def servers() -> Iterator[tuple[PostgresServer, RedisServer]]:
-    """Of the test's own: they are killed."""
+    """Yield servers for this test only, because it kills them."""
     postgres, redis = PostgresServer(), RedisServer()
     try:
         postgres.start()
@@ -44,7 +44,7 @@ def servers() -> Iterator[tuple[PostgresServer, RedisServer]]:
 
 
 class Producer:
-    """A server in a process of its own, which enqueues numbers until it is killed, and says which were answered."""
+    """A server in a separate process, which enqueues numbers until it is killed, and says which were answered."""
 
     def __init__(self, urls: list[str], redis_url: str, wal_dir: Path) -> None:
         self._given = [",".join(urls), redis_url, str(wal_dir)]
@@ -186,7 +186,7 @@ async def test_a_restart_replays_only_what_was_not_stored_and_nothing_acked_come
                 told = await restarted.journal(None, 1_000, None, now_ms())
                 assert await take(restarted) == []
         assert "log_replayed calls=10: the calls of an earlier run are landed first" in caplog.messages
-    # The first one landed the same when it was closed: stored once all the same.
+    # The first one landed the same when it was closed: stored once nevertheless.
     async with opened(urls, redis_server.url, tmp_path / "log") as store:
         assert await take(store) == []
         assert (await store.journal(None, 1_000, None, now_ms())).events == told.events

@@ -1,4 +1,4 @@
-"""The cycles of kills: how far they are is said, and whatever is broken is told with the way to see it again."""
+"""The cycles of kills report their progress, and each violation with the command that repeats it."""
 
 import random
 import time

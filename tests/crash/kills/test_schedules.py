@@ -1,4 +1,4 @@
-"""kill -9 of a server that fires schedules: each tick has one message or none, and what it has is what is said."""
+"""kill -9 of a server that fires schedules: each tick has one message or none, as reported."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""The Cap'n Proto door as a stock client sees it: pycapnp and the schema, nothing of ours."""
+"""The Cap'n Proto door with a client of pycapnp and the schema alone."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ SCHEMA = capnp.load(str(Path(holdfast.__file__).parent / "wire" / "capnp" / "hol
 
 @asynccontextmanager
 async def stock_client(server: CapnpServer) -> AsyncIterator[Any]:
-    """As the library's own manual has it."""
+    """Yield a client built as in the manual of pycapnp."""
     stream = await capnp.AsyncIoStream.create_connection(host="127.0.0.1", port=server.port)
     client = capnp.TwoPartyClient(stream)
     try:

@@ -44,7 +44,7 @@ async def attacked(caplog: pytest.LogCaptureFixture, lines: int | None = 1) -> A
 
 
 async def send(server: CapnpServer, *parts: bytes, closes: bool = False) -> bytes:
-    """What the server answered before it closed the connection."""
+    """Send bytes, and return all that the server answered before it closed the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
         for part in parts:

@@ -1,4 +1,4 @@
-"""The schema keeps what clients were made from: fields that are there stay where they are, others may come."""
+"""The schema stays compatible with existing clients: fields are added, never moved or removed."""
 
 import uuid
 from pathlib import Path

@@ -19,7 +19,7 @@ async def within(test: Awaitable[None]) -> None:
 
 
 class App:
-    """Answers with what it was called with; keeps the calls."""
+    """A handler that answers with its arguments, and keeps the calls."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []

@@ -166,7 +166,7 @@ async def test_a_request_that_is_cut_by_turns_is_read_whole(size: int) -> None:
 
 
 async def test_a_connection_of_many_tenants_waits_as_the_one_whose_credential_it_sends() -> None:
-    """As a proxy's does: one tenant's requests do not use up the turns of another."""
+    """On a proxy's connection, one tenant's requests do not use up the turns of another."""
     serving = Serving()
     proxied, _ = serving.connect()
     proxied.data_received(post("flood", "Authorization: Bearer f"))

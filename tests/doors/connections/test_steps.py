@@ -1,4 +1,4 @@
-"""What was begun by hand goes on as if it had been awaited from the first."""
+"""A coroutine whose first steps were run by hand continues as if it had been awaited."""
 
 import asyncio
 

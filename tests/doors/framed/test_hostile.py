@@ -1,4 +1,4 @@
-"""Whatever is sent, its connection is all that is lost, its caller is told why, and no lease is left over."""
+"""Invalid bytes end only their own connection, with an error for the caller, and leave no lease."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Who calls: by the token of the latest HELLO or by the certificate, checked for each call."""
+"""A caller is identified by the token of the latest HELLO or by its certificate, checked for each call."""
 
 import ssl
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The HTTP port upgraded to frames: a connection goes on with the other protocol, or is refused as HTTP."""
+"""The HTTP port upgraded to frames: a connection continues with the other protocol, or is refused as HTTP."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""What schemathesis is told of this server: see test_fuzz.py.
+"""Hooks by which schemathesis makes requests for this server: see test_fuzz.py.
 
 Random names, ids and receipts would meet nothing. So valid ones are replaced by those of a few queues, and by what the
 server has answered; and no call is let wait for what will not come.

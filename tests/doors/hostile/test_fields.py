@@ -206,7 +206,7 @@ def structs_of(kind: Any) -> Iterator[type[Struct]]:
 
 
 def places(kind: Any, document: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Where in a document something stands, and of which type it is."""
+    """Yield the path and the type of every field of a document."""
     yield at, kind
     inner = [each for each in (kind, *typing.get_args(kind)) if isinstance(each, type) and issubclass(each, Struct)]
     if isinstance(document, dict) and inner:
@@ -238,7 +238,7 @@ def is_possible(kind: Any, value: Any) -> bool:
 
 
 def waits(sample: Sample, document: Any) -> bool:
-    """The clock stands still: who waits, waits for good."""
+    """The clock stands still: a waiting claim waits for ever."""
     if "subscribe" in sample.path:
         return bool(document.get("wait_ms") != 0 or document.get("prefetch", 0) < 100)
     return isinstance(document, dict) and document.get("wait_ms") != 0 and "wait_ms" in document

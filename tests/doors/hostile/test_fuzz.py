@@ -1,4 +1,4 @@
-"""schemathesis over the running server: no 5xx, and every answer is one that the document tells of."""
+"""schemathesis over the running server: no 5xx, and every answer is documented."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ ENDLESS = "/v1/queue/watch"
 
 @contextmanager
 def served(store: str) -> Iterator[Server]:
-    """In a thread: the fuzzer is a program of its own."""
+    """Run the fuzzer, a separate program, from a thread."""
     started: asyncio.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Server]]
     is_started = threading.Event()
 

@@ -48,7 +48,7 @@ PLACE = Place("acme", "jobs", "1", "1", "1", 1, "A" * 54, "1", "nightly", "1")
 
 
 def spelled(request: Request) -> tuple[str, bytes | None]:
-    """As it goes over the wire: nobody tidies it up on the way."""
+    """Return the path and body of a request exactly as they are sent."""
     path = request.path
     if request.query:
         path += "?" + urlencode(request.query)

@@ -308,7 +308,7 @@ async def test_an_empty_name_in_a_path_is_refused_as_a_name(server: Server) -> N
 
 
 async def _raw(server: Server, method: str, path: str) -> tuple[int, str]:
-    """As it is written: no client may tidy it up on the way."""
+    """Send a request with this exact path, which HTTP clients would normalize."""
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(

@@ -47,7 +47,7 @@ class Stopped:
             raise StoreUnavailable("the store stopped: no space left")
 
     async def after(self, call: str) -> None:
-        """What happened has happened."""
+        """Do nothing: a call that was carried out does not fail afterwards."""
 
 
 @pytest.mark.spec("8.2")

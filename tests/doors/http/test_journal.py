@@ -109,7 +109,7 @@ async def test_a_waiting_reader_that_leaves_is_let_go(server: Server, clock: Man
 
 
 async def until_reading(server: Server) -> None:
-    """Until what was sent before has been read: calls of other connections overtake it no more than once."""
+    """Wait until earlier requests have been read: calls of other connections overtake them at most once."""
     for _ in range(5):
         await server.get("/v1/tenants")
 

@@ -1,6 +1,6 @@
-"""A caller that leaves strands nothing: what was not sent to it is claimable again at once.
+"""After a caller has left, messages that were not sent to it can be claimed again at once.
 
-The clock stands still in these tests: no lease ever runs out, so what comes back was given back.
+The clock stands still in these tests: no lease runs out, so a message that is claimable again was given back.
 """
 
 import asyncio
@@ -57,12 +57,12 @@ class Caller:
 
 
 async def waiters(server: Server, expected: int) -> None:
-    """Until so many claims wait."""
+    """Wait until this number of claims wait."""
     await until(lambda: server.core.dispatcher.count_tenant_waiters("acme") == expected)
 
 
 async def claimed_at_once(server: Server, count: int = 1, **options: Any) -> list[Any]:
-    """What another caller gets, the clock standing still."""
+    """Claim as another caller while the clock stands still."""
     messages: list[Any] = []
     async with asyncio.timeout(60):
         while len(messages) < count:

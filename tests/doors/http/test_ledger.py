@@ -80,7 +80,7 @@ async def test_what_was_lost_is_said_and_the_rest_is_acked(stored: Server, clock
 
 
 async def test_a_consumer_that_leaves_in_the_middle_reads_its_claim_again(server: Server) -> None:
-    """What of a large answer did not arrive is not given back: its number still holds it."""
+    """The part of a large answer that did not arrive is not given back: it belongs to its claim number."""
     await server.enqueue("x" * 900_000, "y" * 900_000)
     document = {**WHERE, "consumer": "spark", "number": 0, "limit": 2}
     async with server.http.post(server.url + "/v1/queue/ledger/claim", json=document) as response:

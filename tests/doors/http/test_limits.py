@@ -1,4 +1,4 @@
-"""How much a caller may ask, over HTTP: refusals say when to come back, and what is left is exact."""
+"""Rate limits over HTTP: refusals say when to try again, and allowances are exact."""
 
 import asyncio
 import itertools
@@ -33,7 +33,7 @@ async def set_limits(server: Server, of: str, **limits: float) -> None:
 
 
 def wait_of(answer: Answer) -> int:
-    """What a refusal asks for, said twice and in agreement."""
+    """Return the wait that a refusal asks for. The header and the body must agree."""
     assert (answer.status, answer.code) == (429, "rate_limited"), answer
     wait_ms = answer.json["error"]["retry_after_ms"]
     assert isinstance(wait_ms, int)
@@ -69,7 +69,7 @@ async def test_over_a_rate_a_call_is_refused_until_it_said_and_others_are_not(
     assert refused.json["error"]["limit"] == limit
     assert refused.json["error"]["of"] == of
     assert await stats(server) == before
-    # The other kind of call, another tenant and the verdicts go on as before.
+    # The other kind of call, another tenant and the verdicts continue as before.
     other = dequeue if limit.startswith("write") else enqueue
     assert (await other(server)).status == 200
     assert (await call(server, tenant="other")).status == 200

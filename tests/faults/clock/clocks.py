@@ -1,4 +1,4 @@
-"""Work on a store whose clock steps, stands still and races, and the history of it held against the promises."""
+"""Work on a store whose clock steps, stands still and races, with a check of its history."""
 
 import asyncio
 import random
@@ -27,7 +27,7 @@ VERBS = ["ack", "ack", "ack", "nack", "final", "release", "defer", "extend"]
 
 
 def run_clock_steps(total: int, *, seed: int, progress: Progress = say_nothing) -> PartOutcome:
-    """So many seeds, each some work on a clock that does what clocks should not."""
+    """Run this number of seeds, each with some work on a faulty clock."""
     outcome = PartOutcome(name="clock steps", unit="seeds")
     began = steady_s()
     for each_seed, findings in run_all(run_seed, range(seed, seed + total)):

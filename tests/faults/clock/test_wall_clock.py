@@ -17,7 +17,7 @@ YEAR_S = 365 * 24 * HOUR_S
 
 
 class Machine:
-    """A store, and the wall clock of whoever serves it."""
+    """A store, and the wall clock of its server."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -75,7 +75,7 @@ def test_a_receipt_holds_across_a_step_back_and_is_refused_once_its_lease_is_ove
 
 
 def test_a_clock_that_was_a_year_ahead_holds_back_what_was_written_then_and_says_so(machine: Machine) -> None:
-    """The documented limit: beyond a day, time does not go on from the store's. Ids and versions still grow."""
+    """The documented limit: beyond a day, time does not continue from the store's. Ids and versions still grow."""
     with machine.serve(YEAR_S) as served, holdfast.open(served.url) as hf:
         q = hf.queue("q")
         [early] = q.enqueue(b"from next year")
@@ -113,7 +113,7 @@ def test_after_the_wall_went_ahead_ten_years_leases_are_over_delays_are_due_and_
 
 
 def _claim(q: holdfast.Queue, number: int) -> list[holdfast.Message]:
-    """So many messages, within the patience of the test."""
+    """Claim this number of messages. Fail if they do not come in time."""
     deadline, came = time.monotonic() + HANG_S, []
     while len(came) < number:
         assert time.monotonic() < deadline, f"only {[each.payload for each in came]} came"

@@ -45,7 +45,7 @@ class Round(NamedTuple):
 
 
 def run_network_faults(total: int, *, seed: int, progress: Progress = say_nothing) -> PartOutcome:
-    """About so many faults, each on a connection of live traffic; a round for every `ROUND` of them."""
+    """Make about this number of faults, each on a connection in use, in rounds of `ROUND` faults."""
     outcome = PartOutcome(name="network faults", unit="faults")
     began = steady_s()
     rounds = [(seed + number, min(ROUND, total - at)) for number, at in enumerate(range(0, total, ROUND))]
@@ -99,7 +99,7 @@ async def _until_over(before: "set[asyncio.Task[object]]") -> None:
 
 
 async def _meet(proxy: FaultProxy, recorder: Recorder, seed: int, faults: int) -> None:
-    """Traffic of several clients until so much has gone wrong. What they were about is cut off then, like the rest."""
+    """Run several clients until this number of faults was made. Then their calls are cut off too."""
     traffic = Traffic()
     async with contextlib.AsyncExitStack() as clients:
         tasks = []

@@ -152,7 +152,7 @@ class Client:
 
 
 class Traffic:
-    """What the clients of one run have in common."""
+    """The state that the clients of one run share."""
 
     def __init__(self) -> None:
         # Roughly: it only keeps the producers from running away.

@@ -34,7 +34,7 @@ Process = subprocess.Popen[Any]
 
 
 def run_pauses(total: int, *, seed: int, progress: Progress = say_nothing) -> PartOutcome:
-    """So many pauses, each twice as long as a lease."""
+    """Pause processes this number of times, each twice as long as a lease."""
     outcome = PartOutcome(name="pauses longer than a lease", unit="pauses")
     began = steady_s()
     for number, at in enumerate(range(0, total, ROUND)):
@@ -87,7 +87,7 @@ async def _until_all_work(history: Path) -> None:
 
 
 async def _pause(served: Served, workers: list[Process], pauses: int, dice: random.Random) -> None:
-    """Each process on its own, so that several stand still at once; the server now and then."""
+    """Pause each process separately, so that several stand still at once; the server now and then."""
     left = pauses
 
     async def stop(process: Process, rest_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Handlers that kill their process: `python -m tests.faults.processes.poison URL`, or in processes of their own."""
+"""Handlers that kill their process: `python -m tests.faults.processes.poison URL`, or in separate processes."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""A process that stands still for longer than a lease has lost it, and hears so when it goes on (T14)."""
+"""A process that was paused for longer than its lease has lost it, and gets `StaleLease` afterwards (T14)."""
 
 import sys
 

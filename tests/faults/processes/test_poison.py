@@ -1,4 +1,4 @@
-"""A message that kills whoever handles it ends with the dead letters, with the reason, and holds up nothing (T15)."""
+"""A message that kills its handlers becomes a dead letter with the reason, and delays no other message (T15)."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What is found when a store is opened again: is it whole, and does it keep what was answered?"""
+"""Checks of a store that is opened again: it is intact, and has everything that was answered."""
 
 from collections import Counter
 from contextlib import suppress
@@ -41,9 +41,9 @@ def look_at(
     may_lose: bool = False,
     allow_refusals: bool = False,
 ) -> Aftermath:
-    """Verify the store below `root`, drain it, and hold all of it against what was told.
+    """Verify the store below `root`, drain it, and compare all of it with the notes.
 
-    With `may_lose` nothing was promised: it must be whole, but may be shorter, or be refused by a named error.
+    With `may_lose` nothing was promised: the store must be intact, but may have less, or raise a named error.
     """
     found, store = Aftermath(), root / STORE
     if not (store / MARKER).exists():
@@ -125,7 +125,7 @@ def _check_registers(hf: Holdfast, told: Told, found: Aftermath) -> None:
 
 
 def _value_of(hf: Holdfast, kind: str, name: str) -> str | None:
-    """None: it cannot be told, for what it belonged to has ended."""
+    """Return None if that is unknown, because its message or queue has ended."""
     store = core_of(hf).store
     match kind:
         case "policy":

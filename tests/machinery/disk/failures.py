@@ -38,8 +38,8 @@ def run_sync_failures(
     processes: int = 1,
     shards: Sequence[int] = SHARDS,
 ) -> PartOutcome:
-    """Of the script with each number of shards, so many syncs fail, one in each run, spread evenly; None: every one,
-    and with either durability."""
+    """Run the script with each number of shards, and fail one sync in each run. The failing syncs are spread evenly.
+    With `total` None, every sync fails once, and with either durability."""
     durabilities = DURABILITIES if total is None else DURABILITIES[:1]
     stores = list(product(durabilities, shards))
     with Workers(processes) as workers:
@@ -54,7 +54,7 @@ def run_full_disk(
     processes: int = 1,
     shards: Sequence[int] = SHARDS,
 ) -> PartOutcome:
-    """The disk is full from every so many-th write of the script on, for a while."""
+    """Run the script with a disk that is full for a while, from a different write in each run."""
     stores = list(product(DURABILITIES, shards))
     with Workers(processes) as workers:
         return _run(workers, "full disk", Fault.FILL_DISK, stores, None, every, seed, progress)

@@ -17,7 +17,7 @@ _PAGE = 4_096
 
 
 class Loss(Enum):
-    """How the file system treats what was not synced."""
+    """Kinds of loss of bytes that were not synced."""
 
     NOTHING = auto()
     EVERYTHING = auto()
@@ -125,7 +125,7 @@ class Image:
             _resize(content, self._dice.choice(sizes))
 
     def _apply_by_block(self, content: bytearray, loose: list[Change], block: int) -> None:
-        """Each block as it was after so many of the changes that touch it."""
+        """Each block as it was after some of the changes that touch it."""
         touching: dict[int, int] = {}
         for change in loose:
             for number in _blocks(change, block):
@@ -151,7 +151,7 @@ class Image:
 
 
 def _in_another_boot(name: str, content: bytes) -> bytes:
-    """The machine was started anew: the store's marker names the boot of before."""
+    """Return a file as after a restart of the machine: the store's marker names another boot."""
     known = read_boot_id()
     return content if name != MARKER or known is None else content.replace(known.encode(), b"the boot before")
 
@@ -163,7 +163,7 @@ def _blocks(change: Change, block: int) -> range:
 
 
 def _part(change: Change, number: int, block: int) -> Change:
-    """What of a write falls into one block."""
+    """Return the part of a write that is in one block."""
     assert change.data is not None
     start = max(change.offset, number * block)
     end = min(change.offset + len(change.data), (number + 1) * block)

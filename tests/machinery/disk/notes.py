@@ -1,4 +1,4 @@
-"""What a script on a store writes down: its history, and besides, what a queue's history does not tell.
+"""The notes of a script on a store: its history, and facts that a queue's history does not contain.
 
 A register is anything that was set: a policy, a progress, a schedule. After a crash it has the value that was answered
 last, or one that was being set since. Times say where the manual clock stood.
@@ -36,7 +36,7 @@ class Time(_Note, frozen=True):
 
 
 class Reached(_Note, frozen=True):
-    """The script came to a place that is told apart: its end, or a session that begins."""
+    """Note a named point of the script: its end, or the begin of a session."""
 
     what: str
 
@@ -79,7 +79,7 @@ def to_file(path: Path) -> Say:
 
 
 class Told:
-    """What was written down, read again."""
+    """The notes, read again."""
 
     def __init__(self, said: Iterable[bytes]) -> None:
         self.lines: list[Line] = []

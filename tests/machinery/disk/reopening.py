@@ -1,4 +1,4 @@
-"""A store that is stopped by its disk, reopens by itself, and goes on: for kills in the middle of that."""
+"""A store that is stopped by disk errors and reopens by itself, for kills in the middle of that."""
 
 from collections.abc import Callable
 from pathlib import Path

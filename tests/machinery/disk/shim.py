@@ -1,4 +1,4 @@
-"""The shim between a process and its files (shim.c): built where it is needed, and told what to do."""
+"""The shim between a process and its files (shim.c): its build, and its commands."""
 
 import ctypes
 import hashlib

@@ -37,7 +37,7 @@ def open_small(
     buffer_bytes: int = SMALL_BUFFER,
     **options: Any,
 ) -> Holdfast:
-    """In a child of its own: the buffers stay small for as long as it lives."""
+    """Run in a child process, whose buffers stay small as long as it lives."""
     commit_log.SEGMENT_BYTES, commit_log.ZEROS_BYTES = _SEGMENT_BYTES, _ZEROS_BYTES
     opening._WRITE_BUFFER, opening._WRITE_BUFFERS = buffer_bytes, _BUFFERS
     options.setdefault("low_disk_bytes", 0)

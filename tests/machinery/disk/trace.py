@@ -53,7 +53,7 @@ def read_records(path: Path) -> Iterator[Record]:
 
 
 class Change(NamedTuple):
-    """Of a file: bytes at an offset, or (without any) a new size."""
+    """A change of a file: bytes at an offset, or (without any) a new size."""
 
     at: int
     offset: int
@@ -61,7 +61,7 @@ class Change(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Of a directory: names that lead to something else from here on, or nowhere; all of them or none."""
+    """A change of a directory: names that now lead to other nodes, or to none. All of them change, or none."""
 
     at: int
     names: tuple[tuple[str, "Node | None"], ...]
@@ -84,7 +84,7 @@ class Node:
     names: dict[str, "Node"] = field(default_factory=dict)
 
     def lasting(self, cut: int, ats: list[int]) -> list[bool]:
-        """Of changes at these places: whether each is on disk for certain at the cut.
+        """Return for each change whether it is certainly on disk at the cut.
 
         A sync holds what was there when it began, from when it ended. One that failed may have dropped the bytes it
         should have written, and no later one will notice; names are kept in a journal, and tried again.

@@ -51,7 +51,7 @@ class Workers:
             self._stack.callback(_end, started)
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
-        """What came of each, in the order in which they end."""
+        """Run jobs, and yield their results in the order in which they end."""
         waiting = iter(jobs)
         with selectors.DefaultSelector() as selector:
             for worker in self._started:

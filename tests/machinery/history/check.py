@@ -334,5 +334,5 @@ class _Checker:
 
 
 def _crosses(call: Any) -> bool:
-    """Whether a tenant asks for a queue of another."""
+    """Return whether a tenant asks for a queue of another."""
     return call.caller is not None and not call.queue.startswith(f"{call.caller}/")

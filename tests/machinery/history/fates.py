@@ -1,4 +1,4 @@
-"""What became of every message, looked at when the history is over."""
+"""The final state of every message, checked when the history has ended."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ def _is_over(book: Book, message: Tracked, ended_at: int) -> bool:
 
 
 def check_torn(book: Book, unanswered: Iterable[Any], findings: Findings) -> None:
-    """A batch is enqueued all or nothing, also if nobody was told."""
+    """A batch is enqueued all or nothing, even if the call was not answered."""
     for call in unanswered:
         if isinstance(call, Enqueue) and call.items and all(item.key is None for item in call.items):
             there = [item.payload for item in call.items if item.payload in book.id_of]
@@ -61,7 +61,7 @@ def check_torn(book: Book, unanswered: Iterable[Any], findings: Findings) -> Non
 def check_journal(book: Book, events: Mapping[int, Mapping[str, int]], findings: Findings) -> None:
     """The journal has every message once, every ack once, and every delivery that no power cut undid.
 
-    It also tells what nobody was told: a message that an unanswered ack excuses is lost if no event ended it.
+    It also has facts without an answer: a message with an unanswered ack is lost if no event ended it.
     """
     nothing: Mapping[str, int] = {}
     for message in book.messages.values():

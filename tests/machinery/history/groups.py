@@ -35,7 +35,7 @@ class Groups:
                 group.in_flight.pop(message.id, None)
 
     def deliver(self, queue: str, batch: list[Tracked], called: int, latest: float) -> None:
-        """What one claim took of one group: its line, and the latest that it was served."""
+        """Check and note the messages of one group that one claim delivered: the claim's line and its latest time."""
         name = batch[0].item.group or ""
         group = self._groups[queue, name]
         ids = [message.id for message in batch]

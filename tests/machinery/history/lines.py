@@ -1,4 +1,4 @@
-"""What callers asked and were answered, one line each.
+"""The calls of a history and their answers, one line each.
 
 A call is written down before it is made and its answer after it came, so the order of the lines is an order that was:
 a call that stands behind an answer began after it. A call without an answer was cut off by a kill: it happened or not.
@@ -129,7 +129,7 @@ class Remove(_Line, frozen=True, kw_only=True):
 
 
 class Removed(_Line, frozen=True, kw_only=True):
-    """`changed`: how many it ended; None: the answer does not tell, as for the deletion of a queue."""
+    """`changed`: the number of messages it ended; None if the answer has no number, as for the deletion of a queue."""
 
     n: int
     changed: int | None = None
@@ -166,7 +166,7 @@ class Unknown(_Line, frozen=True, kw_only=True):
 
 
 class Counted(_Line, frozen=True, kw_only=True):
-    """What the counters of a queue say, and what a full scan found, while nobody else used it."""
+    """The counters of a queue and the result of a full scan, while nobody else used the queue."""
 
     queue: str
     counted: dict[str, int]

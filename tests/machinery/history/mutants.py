@@ -36,7 +36,7 @@ class FaultyUnits(MemoryUnits):
         self._met = 0
 
     def _is_turn(self, every: int) -> bool:
-        """Every so many times it is asked: a fault that always strikes would be caught by anything."""
+        """Strike at every n-th call, because any check would find a fault that always strikes."""
         self._met += 1
         return self._met % every == 0
 
@@ -147,7 +147,7 @@ class ForgetsToken(Mutant):
 
 
 class RobsTheHolder(Mutant):
-    """A receipt that it refuses ends the lease of whoever holds the message."""
+    """A refused receipt ends the current lease of the message."""
 
     breaks = Rule.ROBBED
 
@@ -273,7 +273,7 @@ class NeverGivesUp(Mutant):
 
 
 class ForgetsAttempts(Mutant):
-    """Tells each claim that it is the first."""
+    """Number each delivery as the first."""
 
     breaks = Rule.ATTEMPT
 

@@ -78,7 +78,7 @@ class AsyncCaller:
         return await _run(self._scripts.count(queue))
 
     async def backlog(self, queues: Sequence[str]) -> int:
-        """How many messages are neither acked nor failed; not in the history."""
+        """Return the number of messages that are neither acked nor failed. This is not noted in the history."""
         return await _run(self._scripts.backlog(queues))
 
     async def drain(
@@ -97,7 +97,7 @@ class AsyncCaller:
         return await _run(self._scripts.drain(queues, lease_ms, wait_ms, patience_ms, pause))
 
     async def bring_events(self) -> None:
-        """Have the server bring its own events, also of what it is moving, to where every server finds them."""
+        """Make the server publish its own events, also those of queues in a move, to all servers."""
         await _run(self._scripts.bring_events())
 
     async def read_journal(self) -> int:
@@ -106,7 +106,7 @@ class AsyncCaller:
 
 
 class Caller:
-    """As `AsyncCaller`, for the blocking API."""
+    """A recording caller of the blocking API; see `AsyncCaller`."""
 
     def __init__(self, hf: Holdfast, recorder: Recorder, caller: str | None = None) -> None:
         self.recorder = recorder

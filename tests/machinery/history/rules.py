@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Rule(StrEnum):
-    """What a violation is called in a verdict."""
+    """The rules by which violations are named in a verdict."""
 
     LOST = "lost"
     RESURRECTED = "resurrected"
@@ -28,7 +28,7 @@ class Rule(StrEnum):
     ATTEMPT = "attempt"
     # A batch is there in part.
     TORN = "torn"
-    # A call that was refused happened all the same.
+    # A call that was refused happened nevertheless.
     PHANTOM = "phantom"
     # The journal tells another story.
     JOURNAL = "journal"
@@ -63,7 +63,7 @@ class Violation(NamedTuple):
 
 @dataclass(slots=True)
 class Findings:
-    """What a check found.
+    """The findings of a check.
 
     Counts: the lines by their names; `sent`: messages that are known to have been stored, by an answer or a delivery;
     `acked`; `duplicates`: deliveries of a message after its first, as at-least-once allows.

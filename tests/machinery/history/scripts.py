@@ -1,7 +1,7 @@
-"""What a recorded caller does, once for the async and the blocking API: each step is asked for, and its answer sent in.
+"""Scripts of a recorded caller, for the async and the blocking API: each yields steps and receives their answers.
 
-A script yields functions. Whoever runs it calls each, waits for what it gives where there is something to wait for, and
-sends the answer back, or throws the error.
+A script yields functions. The runner calls each, awaits the result if it is awaitable, and sends the
+answer back, or throws the error.
 """
 
 import itertools
@@ -35,7 +35,7 @@ def digest(payload: bytes) -> str:
 
 
 def is_unknown(error: HoldfastError) -> bool:
-    """Whether a call that raised this may have happened all the same."""
+    """Return whether a call that raised this error may have taken effect."""
     return isinstance(error, Unavailable) and error.facts.get("outcome") != "nothing happened"
 
 
@@ -53,7 +53,7 @@ class Recorder:
         return next(self._numbers)
 
     def item(self, queue: str, message: NewMessage) -> h.Item:
-        """What the history keeps of a message to enqueue."""
+        """Return the history's record of a message to enqueue."""
         policy = self.policies.get(queue, _DEFAULT_POLICY)
         options: dict[str, Any] = dict(message.options)
         max_retries, ttl = options.get("max_retries"), options.get("ttl")
@@ -246,7 +246,7 @@ class Scripts:
         return not unfinished
 
     def backlog(self, queues: Sequence[str]) -> Script[int]:
-        """How many messages are neither acked nor failed."""
+        """Return the number of messages that are neither acked nor failed."""
         total = 0
         for name in queues:
             stats = yield self.queue(name).stats
@@ -268,7 +268,7 @@ class Scripts:
                 self._recorder.say(h.Stranded(id=info.snowflake, queue=name, payload=payload, state=state))
 
     def bring_events(self) -> Script[None]:
-        """A look at the journal: whoever is asked for it collects what is its own."""
+        """Read the journal. The server that is asked publishes its own events first."""
         yield partial(self._hf.journal, None, 1)
 
     def read_journal(self) -> Script[int]:

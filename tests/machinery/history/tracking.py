@@ -1,4 +1,4 @@
-"""What a history tells of each message, lease and queue so far."""
+"""The state of each message, lease and queue, as known from a history so far."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -90,7 +90,7 @@ class Tracked:
         return 0, 0
 
     def may_be_undone(self, above: int, upto: int) -> bool:
-        """Whether a power cut may have undone every delivery between two versions."""
+        """Return whether a power cut may have undone every delivery between two versions."""
         between = [version for version in self.versions if above < version <= upto]
         return all(version in self.undone_versions for version in between)
 
@@ -127,7 +127,7 @@ class Tracked:
 
 @dataclass(slots=True)
 class Removals:
-    """What operators removed from one queue, other than by id."""
+    """The removals by operators from one queue, other than by id."""
 
     until: int = -1  # what was sent before this line may be gone by one that was answered
     removed: float = 0  # messages, as the answers tell; a deletion of the queue tells no number
@@ -183,7 +183,7 @@ class Stay:
 
 @dataclass(slots=True)
 class Moves:
-    """Where a message was that an operator moved."""
+    """The queues of a message that an operator moved."""
 
     stays: list[Stay]
     # Without an answer: they happened or not, or happen yet.
@@ -284,7 +284,7 @@ class Book:
         return [message.queue] if moves is None else list({message.queue: 0, **{each.queue: 0 for each in moves.stays}})
 
     def may_be_in(self, message: Tracked, queue: str, since: int) -> bool:
-        """Whether a message may have been in a queue at this line or later."""
+        """Return whether a message may have been in a queue at this line or later."""
         moves = self.moves.get(message.id)
         if moves is None:
             return message.queue == queue
@@ -297,7 +297,7 @@ class Book:
         return not moves.unanswered and {stay.queue for stay in moves.stays if stay.until == inf} == {queue}
 
     def may_be_removed(self, message: Tracked) -> bool:
-        """Whether an operator may have removed it, other than by id."""
+        """Return whether an operator may have removed it, other than by id."""
         moves = self.moves.get(message.id)
         if moves is None:
             return self.places[message.queue].removals.may_have_ended(message.sent)
@@ -306,7 +306,7 @@ class Book:
     # --- Whether it is -----------------------------------------------------------------------------------------------
 
     def may_have_ended(self, message: Tracked, at: float) -> bool:
-        """Whether at that time it may no longer have been there to be delivered, acked or not."""
+        """Return whether at that time it may have been gone already: acked, failed, expired or removed."""
         item = message.item
         if message.closings or message.unanswered_removals or message.removed is not None:
             return True

@@ -10,7 +10,7 @@ from tests.machinery.history.tracking import Book, Tracked
 
 
 class Known(NamedTuple):
-    """Of one receipt when a verdict with it was called."""
+    """The facts known about a receipt when a verdict with it was called."""
 
     newest: int  # version delivered
     least: float

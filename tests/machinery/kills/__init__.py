@@ -1,4 +1,4 @@
-"""kill -9, again and again: what a store was answered holds, whoever is killed and whenever."""
+"""Repeated kill -9: answered calls of a store hold, whichever process is killed and whenever."""
 
 from tests.machinery.kills.cluster import ServedCluster
 from tests.machinery.kills.cycles import Run, Target, run_kills

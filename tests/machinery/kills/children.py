@@ -69,7 +69,7 @@ class Children:
         return line
 
     def comes_to(self, words: str) -> bool:
-        """As `wait_for`, of a process that may end before: then false."""
+        """Wait for words, and return False if the process ends before it prints them."""
         try:
             self.wait_for(words)
         except AssertionError:

@@ -65,7 +65,7 @@ class Client:
 
 
 class Day:
-    """When the clients work."""
+    """The working hours of the clients."""
 
     def __init__(self, seed: int) -> None:
         self.is_over = asyncio.Event()
@@ -145,7 +145,7 @@ class Clients:
                     await asyncio.sleep(_DOWN_S)
 
     async def _look(self, callers: list[h.AsyncCaller]) -> None:
-        """How much there is: what was killed on its way is in no count of ours."""
+        """Read the backlog repeatedly, because it cannot be counted here: kills interrupt calls."""
         for caller in cycle(callers):
             await self._day.works.wait()
             if self._day.is_over.is_set():

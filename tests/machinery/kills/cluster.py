@@ -38,27 +38,27 @@ class Fault(Protocol):
     def strike(self, dice: random.Random) -> None: ...
 
     def mend(self, dice: random.Random, *, is_alone: bool) -> bool:
-        """Whether it is mended. `is_alone`: nothing else is amiss, so it must be."""
+        """Repair the fault, and return whether that succeeded. With `is_alone`, there is no other fault, so it must."""
 
 
 class Footing(Protocol):
-    """What the servers stand on."""
+    """The databases, logs or buckets that the servers use."""
 
     def settings(self, server: int, dice: random.Random) -> Mapping[str, object]:
-        """Of this server, which is about to start."""
+        """Return the settings of this server, which is about to start."""
 
     def faults(self) -> Sequence[Fault]:
-        """What can be done to it, beside killing servers."""
+        """Return the faults that can be made, besides kills of servers."""
 
     def verify(self) -> list[str]:
         """Every invariant that is broken, looked at while the servers are at work."""
 
     def verify_drained(self) -> list[str]:
-        """As `verify`, once everything was claimed and acked, while the servers are still up."""
+        """Verify the store after everything was claimed and acked, while the servers are still running."""
 
 
 class ServedCluster:
-    """So many servers on one footing. In every round each kind of fault strikes once, in any order."""
+    """Several servers on one footing. In every round each kind of fault strikes once, in any order."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The process with all the clients, as whoever kills their servers sees it."""
+"""A handle on the process with all the clients, for the test that kills their servers."""
 
 import select
 import subprocess

@@ -51,7 +51,7 @@ def run_kills(
     kills_per_store: int = KILLS_PER_STORE,
     kills_per_verify: int = KILLS_PER_VERIFY,
 ) -> PartOutcome:
-    """So many kills. The same seed makes the same choices; the timing is the machine's own."""
+    """Kill this number of times. The same seed makes the same choices; the timing differs."""
     outcome = PartOutcome(name=f"kills: {target.name}", unit="kills", counts={}, violations=[])
     began_s = steady_s()
     done = 0
@@ -106,6 +106,6 @@ def _note(outcome: PartOutcome, broken: list[str], where: str) -> None:
 
 
 def _said(outcome: PartOutcome) -> str:
-    """What was acked is known once a store is drained."""
+    """Return the counts for the progress line. Acked messages are counted when a store is drained."""
     stores, acked = outcome.counts.get("drained", 0), outcome.counts.get("acked", 0)
     return f"{stores} stores drained, {acked} messages acked, {outcome.violated} violations"

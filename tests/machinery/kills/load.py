@@ -1,4 +1,4 @@
-"""What producers, consumers and an operator do under kills: choices alone, for callers of either API.
+"""Scripts of producers, consumers and an operator under kills, for callers of either API.
 
 Each is a script of steps. A step is a function of a caller; its answer is sent back in.
 """

@@ -49,7 +49,7 @@ def _be_child(begin: Callable[..., Any], arguments: list[str]) -> None:
 
 
 def _die_with_parent() -> None:
-    """A test that is killed leaves nobody behind that goes on working."""
+    """End this process when its parent, the test, is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

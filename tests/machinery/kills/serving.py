@@ -1,4 +1,4 @@
-"""What the servers that are killed have in common."""
+"""Common parts of servers that are killed."""
 
 import socket
 from collections.abc import Mapping

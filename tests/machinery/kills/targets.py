@@ -1,4 +1,4 @@
-"""What is killed: each store behind each door, and how its history and its files are looked at."""
+"""The targets of kills: each store behind each door, with the checks of its history and its files."""
 
 import random
 from collections.abc import Iterator, Mapping

@@ -31,7 +31,7 @@ ITEM_ORDERS = (
 
 @dataclass(slots=True)
 class Expected:
-    """What of the database is to be found again, as a number and a hash that does not depend on the order."""
+    """The messages that must be found again, as a number and a hash that does not depend on the order."""
 
     count: int = 0
     digest: int = 0
@@ -130,8 +130,8 @@ def make_legacy(
     keeps_messages: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> Expected:
-    """So many messages: most ready, some later, some in flight under leases of several; ids of ours, of other makers
-    of UUIDs, and of any bytes. With `is_damaged`, one in fifty is what something left half done."""
+    """Make a database of this number of messages: most ready, some delayed, some in flight under leases of several;
+    with ids of ours, UUIDs of other makers, and any bytes. With `is_damaged`, one in fifty was left half done."""
     dice = random.Random(seed)
     writer = LegacyWriter(path, families=families, packs=packs, order=order)
     expected = Expected(messages={} if keeps_messages else None)

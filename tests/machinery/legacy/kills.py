@@ -27,7 +27,7 @@ _PAGE = 1_000
 def run_legacy_migration(
     total: int, *, seed: int, progress: Progress, kills: int = 6, step: int = 1_000
 ) -> PartOutcome:
-    """So many messages, and a kill at so many points: in the copying, the checking and the switch."""
+    """Migrate this number of messages, with kills during the copy, the check and the switch."""
     outcome = PartOutcome(name="legacy-migration", unit="messages")
     started_s = monotonic()
     dice = random.Random(seed)
@@ -76,7 +76,7 @@ def _run_child(path: Path, die_at: int, step: int, unreadable: int) -> bool:
 
 
 async def _look(path: Path) -> tuple[int, int]:
-    """What is in the store, by the store's own reading."""
+    """Return the count and the hash of the store's messages, as read by the store."""
     count, digest, after = 0, 0, None
     async with holdfast.open_async(str(path), durability="os") as hf:
         store = cast(Embedded, hf._transport).core.store

@@ -30,7 +30,7 @@ _FULL = "the disk is full"
 
 
 class DiskRates(msgspec.Struct, frozen=True, kw_only=True):
-    """How likely it is, for each call, that the disk is slow, full or fails; the longest that it is slow for."""
+    """Probabilities, for each call, that the disk is slow, full or fails; and the longest delay."""
 
     slow: float = 0.0
     slow_ms: int = 0
@@ -40,7 +40,7 @@ class DiskRates(msgspec.Struct, frozen=True, kw_only=True):
 
 class SimulatedDisk:
     """A store as one process sees it. Each call has its whole effect in one step, at some moment between its beginning
-    and its end; a process that dies in between has called in vain, or never hears that it did not."""
+    and its end; a process that dies in between does not know whether its call took effect."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One seeded loop with virtual time: whatever can go on goes on in an order that the dice choose.
+"""One seeded loop with virtual time: steps that are ready run in an order that the dice choose.
 
 Nothing here is asyncio's, nothing waits and nothing reads a clock, so a run is a function of its seed. A step is one
 stretch of a coroutine from wait to wait. Steps that are ready at the same moment are taken in any order, which is more
@@ -26,11 +26,11 @@ _PENDING, _VALUE, _ERROR, _CANCELLED = range(4)
 
 
 class Stalled(Exception):
-    """Nothing can go on any more, or something goes on for ever."""
+    """No task can continue, or one never ends."""
 
 
 class Owner(Protocol):
-    """Whose a step is: nothing of a dead owner goes on."""
+    """The owner of steps. The steps of a dead owner never run."""
 
     is_dead: bool
 
@@ -83,7 +83,7 @@ class SimulatedTicket(Generic[T]):
         self._settle(_CANCELLED, None)
 
     def fail_instead(self, error: BaseException) -> None:
-        """Of a result that its task has not seen yet: it never will."""
+        """Replace a result that its task has not received yet by an error."""
         if self._state == _VALUE:
             self._state, self._result = _ERROR, error
 
@@ -133,7 +133,7 @@ class Task:
             self._must_cancel = True  # its step is due already
 
     def vanish(self) -> None:
-        """Its process is no more. What its blocks do on the way out is done by a dead owner, and reaches nothing."""
+        """Kill the owner's process. Its `finally` blocks run, but as a dead owner, without any effect."""
         if not self.is_done:
             self.is_done = True
             try:
@@ -247,7 +247,7 @@ class SeededLoop:
             timer.cancel()
 
     def skip(self, ms: int) -> None:
-        """Let time pass in which nothing goes on: everything stood still, and finds itself late."""
+        """Let time pass without any step, so that everything is late."""
         self._pass_to(self.now_ms + ms)
 
     def run(self, main: Work[T]) -> T:

@@ -162,7 +162,7 @@ class Machine:
         self._say(Stepped(was=was, at=self.now_ms()))
 
     def _restart_later(self, process: SimulatedRuntime) -> None:
-        """The store has stopped: whoever looks after the server starts it again."""
+        """Restart the server after its store has stopped, as a supervisor does."""
 
         def restart() -> None:
             if self._process is process:

@@ -1,4 +1,4 @@
-"""What of a store outlives its process."""
+"""The part of a store that outlives its process."""
 
 import os
 import shutil
@@ -91,7 +91,7 @@ class RocksMedium:
         """The store does so itself."""
 
     def crash(self, roll: float, *, power_cut: bool) -> None:
-        """As a kill leaves it: what was written is there, what was not is not, and nobody took leave."""
+        """Leave the store as a kill does: written data is kept, and nothing is closed properly."""
         store, self._store = self._store, None
         if store is not None and store.databases:
             databases, store.databases = store.databases, []

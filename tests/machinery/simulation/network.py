@@ -36,7 +36,7 @@ _CUT = "the connection was cut"
 
 
 class NetworkRates(msgspec.Struct, frozen=True, kw_only=True):
-    """How likely each fault is, for each way of each call; the longest delay."""
+    """The probability of each fault, for each direction of each call; and the longest delay."""
 
     loses: float = 0.0
     repeats: float = 0.0
@@ -74,7 +74,7 @@ class _Call:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether a client would send it again without an answer: carried out twice it does no more than once."""
+        """Return whether a client would repeat the call without an answer, because two calls have the effect of one."""
         match self.name:
             case "enqueue":
                 return all(draft.key is not None for draft in self.arguments[1])
@@ -92,8 +92,8 @@ class _Call:
         return self.arguments[2] or 0 if self.is_claim else 0
 
     def is_unseen(self, answer: Any) -> bool:
-        """Whether the answer hands over messages that are to be given back if nobody takes them. What is claimed under
-        a number stays claimed: whoever left reads it again by its number."""
+        """Return whether the answer delivers messages that are given back if nobody receives them. Messages claimed
+        under a number stay claimed: the client reads them again by this number."""
         return self.is_claim and bool(answer) and self.arguments[1].ledger is None
 
 
@@ -120,7 +120,7 @@ class Network:
         self._subscriptions: dict[tuple[Remote, QueueRef], tuple[SimulatedRuntime, DeliveryStream]] = {}
 
     async def call(self, connection: "Remote", who: Caller, name: str, arguments: tuple[Any, ...]) -> Any:
-        """What a client sends, and the answer that reaches it."""
+        """Send a request, and return the answer that reaches the client."""
         call = _Call(connection, who, name, arguments)
         self._open[call] = None
         call.is_repeated = call.is_repeatable and self._happens(self.rates.repeats, "repeated request")
@@ -170,7 +170,7 @@ class Network:
         return False
 
     def _leave(self, call: _Call) -> None:
-        """The client hangs up. The server hears of it a little later, and drops what it still does for it."""
+        """Close the connection. The server notices a little later, and cancels the client's calls."""
         call.is_left = True
         for task in call.running:
             self._loop.call_at(self._loop.now_ms + self._latency_ms(), task.cancel)
@@ -192,7 +192,7 @@ class Network:
             call.running.append(task)
 
     async def _serve(self, call: _Call, serving: Serving) -> None:
-        """What a door does: ask the session, and answer; what cannot be answered is given back."""
+        """Serve a call as a door does: ask the session, and answer. Give back deliveries that cannot be sent."""
         session = Session(call.who, serving.core.services)
         error: HoldfastError | None = None
         answer: Any = None
@@ -259,7 +259,7 @@ class Network:
             call.ticket.set_result(answer)
 
     async def _give_back(self, call: _Call, unseen: list[Delivery]) -> None:
-        """What a client does with messages that came when nobody waited for them any more."""
+        """Give back messages that arrived after the caller had left, as a client does."""
         self._seen["heard late"] += 1
         verdicts = [Verdict(settle=Settle.UNSEND, receipt=each.receipt) for each in unseen]
         with suppress(HoldfastError):
@@ -271,7 +271,7 @@ class Network:
 
 
 def _as_of_several(call: _Call, answer: Any, error: HoldfastError | None) -> tuple[Any, HoldfastError | None]:
-    """Of a call that was sent twice one answer says nothing of what the other did."""
+    """Return the outcome of a call that was sent twice: one answer says nothing about the other try."""
     if error is not None:
         return None, StoreUnavailable(f"one of two tries answered: {error.message}")
     if call.name == "settle":

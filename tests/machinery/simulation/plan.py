@@ -1,4 +1,4 @@
-"""What a seed stands for: the queues, the callers, and everything that goes wrong."""
+"""The plan of a seed: its queues, callers and faults."""
 
 import random
 from typing import Any
@@ -36,8 +36,8 @@ _SPAN_MS = 2_500
 
 
 class Blow(msgspec.Struct, frozen=True, kw_only=True):
-    """What befalls the machine. `kind`: crash, power cut, close or pause; `ms`: how long a pause is, or by how much its
-    clock is set before it starts again. It comes at a time, or with one of the machine's events."""
+    """A fault of the machine. `kind`: crash, power cut, close or pause; `ms`: the length of a pause, or the step of the
+    clock before the next start. It comes at a time, or with one of the machine's events."""
 
     at_ms: int = 0
     at_event: int = 0

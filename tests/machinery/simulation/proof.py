@@ -29,7 +29,7 @@ def run(
     operations: int = OPERATIONS,
     store: str = "memory",
 ) -> PartOutcome:
-    """So many seeds from `seed` on. Every failing one is counted, and says how to run it again."""
+    """Run this number of seeds from `seed` on. Every failing one is counted, with the command that repeats it."""
     outcome = _nothing_yet(store)
     began_s = steady_s()
     for part in _parts(range(seed, seed + total), processes, operations, store):
@@ -44,7 +44,7 @@ def run(
 
 
 def command(seed: int, operations: int = OPERATIONS, store: str = "memory") -> str:
-    """Which runs a seed again, and shows all of it."""
+    """Return the command that runs a seed again and prints everything."""
     options = "" if operations == OPERATIONS else f" --operations {operations}"
     if store != "memory":
         options += f" --store {store}"

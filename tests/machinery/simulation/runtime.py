@@ -37,7 +37,7 @@ class OffsetClock:
 
 
 class SimulatedRuntime:
-    """A `Runtime`, and the process that it stands for. Once killed nothing of it goes on, wherever it was."""
+    """A `Runtime`, and the process that it stands for. After a kill, none of its tasks continues."""
 
     # Whether a sync is short enough for that is measured, and would not be the same in every run of a seed.
     callers_have_threads = may_run_unlocked = may_block_at_turn_end = False

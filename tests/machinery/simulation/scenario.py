@@ -36,7 +36,7 @@ MakeMedium = Callable[[Dice], Medium]
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What one seed gave."""
+    """The outcome of one seed."""
 
     seed: int
     lines: list[Line]
@@ -48,7 +48,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 
     @property
     def hash(self) -> str:
-        """Of the whole history: the same for every run of a seed."""
+        """Return a hash of the whole history. It is the same for every run of a seed."""
         digest = blake2b(digest_size=16)
         for line in self.lines:
             digest.update(encode_line(line) + b"\n")
@@ -225,7 +225,7 @@ _NO_LIMITS = {"write_ops_per_s": None, "read_ops_per_s": None}
 
 @contextmanager
 def _quiet_log() -> Iterator[None]:
-    """What goes wrong on purpose is not to be read about."""
+    """Disable the log, because the faults are intended."""
     log = logging.getLogger("holdfast")
     was_disabled, log.disabled = log.disabled, True
     try:

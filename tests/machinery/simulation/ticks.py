@@ -1,4 +1,4 @@
-"""A schedule in a simulated run: whatever crashes, a tick enqueues one message, and ticks go on."""
+"""A schedule in a simulated run: whatever crashes, a tick enqueues one message, and ticks continue."""
 
 from holdfast.client.client import AsyncHoldfast
 from holdfast.model.events import Event
@@ -12,7 +12,7 @@ async def begin(hf: AsyncHoldfast, every_ms: int) -> None:
 
 
 async def check(hf: AsyncHoldfast, every_ms: int, now_ms: int) -> list[str]:
-    """What is wrong with the ticks that the journal tells of, when nothing has gone wrong for longer than a tick."""
+    """Return the errors in the ticks of the journal, if there was no fault for longer than a tick."""
     fired: dict[int, int] = {}
     position: str | None = None
     while events := await hf.journal(position, _PAGE, tenant=_TENANT):

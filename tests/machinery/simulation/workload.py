@@ -289,7 +289,7 @@ class Workload:
 
 
 async def together(loop: SeededLoop, works: list[Coroutine[Any, Any, Any]]) -> None:
-    """Until all have ended; the first error of theirs is raised."""
+    """Wait until all have ended, and raise their first error."""
     left = len(works)
     ended = loop.ticket()
     errors: list[BaseException] = []

@@ -47,7 +47,7 @@ class Told:
 
 
 def life(*events: str, id: int) -> list[Told]:
-    """One message's events as a store would tell them, a second apart."""
+    """Return one message's events as a store writes them, a second apart."""
     told: list[Told] = []
     attempt, claimed_at = 0, None
     for number, event in enumerate(events):

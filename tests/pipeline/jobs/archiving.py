@@ -60,7 +60,7 @@ class Tally:
 
 
 def run_archive_kills(total: int, *, seed: int, progress: Progress = say_nothing) -> PartOutcome:
-    """So many kills, in rounds on a store and a lake of their own each, Delta and plain Parquet in turn."""
+    """Kill this number of times, in rounds on a store and a lake each, Delta and plain Parquet in turn."""
     outcome = PartOutcome(name="archive-kills", unit="kills")
     dice, began, rounds = random.Random(seed), steady_s(), 0
     while outcome.done < total:
@@ -96,7 +96,7 @@ def archive_under_kills(
     finish: Callable[[Path, Lake], None] | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Tally:
-    """`finish` archives the rest; without one a process of its own does."""
+    """`finish` archives the rest; without one a separate process does."""
     dice, tally = random.Random(seed), Tally()
     home, lake = directory / "store", Lake(str(directory / "lake"), kind)
     # By the time of the day: the other process has no clock but that, and the journal is kept for a week.
@@ -140,7 +140,7 @@ def _start(home: Path, lake: Lake, rows: int) -> "subprocess.Popen[str]":
 
 
 def _struck(home: Path, lake: Lake, rows: int, *, after: int, delay_s: float) -> bool:
-    """Start it, and kill it and its Java so long after so many batches. False if it came through before that."""
+    """Start it, and kill it and its Java this long after this number of batches. Return False if it ended before."""
     commits, writes = _progress(lake)
     process = _start(home, lake, rows)
     ends = steady_s() + _START_S
@@ -184,7 +184,7 @@ def _run(home: Path, lake: Lake, rows: int) -> None:
 
 
 def _judge(home: Path, lake: Lake, tally: Tally, *, is_through: bool) -> int:
-    """How many events the lake has. They must be the journal's, up to the lake's own position or to its end."""
+    """Return the number of events in the lake. They must be the journal's, up to the lake's position or to its end."""
     mark = lake.table(EVENTS).mark(WRITER)
     upto = 0 if mark is None else int(mark.position)
     with holdfast.open(str(home), durability="os") as hf:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 class Died(BaseException):
-    """What a kill looks like from inside: nothing below catches it."""
+    """A kill, as the job sees it: an exception that nothing catches."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What retention dropped before the archive came: said, counted, and passed over only when that is allowed."""
+"""Events dropped by retention before they were archived are reported, counted, and skipped only if that is allowed."""
 
 import asyncio
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def test_a_gap_is_found_only_where_events_were_dropped(tmp_path: Path) -> None:
 
 
 async def _drop(url: str, behind: int) -> None:
-    """As retention does: from the oldest on, and the first event behind a position with them."""
+    """Drop the oldest events as retention does, up to the first event after a position."""
     connection = await asyncpg.connect(url)
     try:
         first = await connection.fetchval("SELECT min(seq) FROM holdfast.journal WHERE seq > $1", behind)

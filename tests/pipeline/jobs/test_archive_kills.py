@@ -1,4 +1,4 @@
-"""The archive as a process of its own, killed with SIGKILL in the middle."""
+"""The archive as a separate process, killed with SIGKILL in the middle."""
 
 from pathlib import Path
 from typing import Any

@@ -114,7 +114,7 @@ class Rival(threading.Thread):
 
 
 def run_spark_kills(total: int, *, seed: int, progress: Progress = say_nothing) -> PartOutcome:
-    """So many kills, in rounds on a queue of their own each."""
+    """Kill this number of times, in rounds on a queue each."""
     outcome = PartOutcome(name="kills of Spark", unit="kills")
     began = steady_s()
     for number, at in enumerate(range(0, total, ROUND)):
@@ -239,7 +239,7 @@ def _judge(hf: holdfast.Holdfast, ids: list[str], directory: Path, rival: Rival,
 
 
 def _versions_lost(hf: holdfast.Holdfast) -> set[tuple[str, int]]:
-    """Leases that ran out, by message and version: the journal tells of each."""
+    """Return the leases that ran out, by message and version, from the journal."""
     found: set[tuple[str, int]] = set()
     position: str | None = None
     while page := hf.journal(position, 10_000):

@@ -113,7 +113,7 @@ def test_a_position_of_the_client_is_one_of_the_feed_and_the_other_way_round(dat
 
 
 def test_a_server_over_databases_gives_a_range_again_exactly(databases: str) -> None:
-    """Of several databases a page's end depends on when it was read: the range is asked for by its end."""
+    """With several databases, a page's end depends on the time of reading; so a range is requested by its end."""
     with Served("--store", databases) as served, holdfast.open(served.url) as hf:
         make_traffic(hf)
         feed = open_feed(StoreAddress(served.url), None)

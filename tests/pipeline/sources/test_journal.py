@@ -135,8 +135,8 @@ def test_a_stream_takes_what_is_there_in_batches_and_later_goes_on_from_there(
 def test_a_batch_that_was_not_committed_is_read_again_exactly(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:
-    """What a driver killed after its offsets were written leaves behind: the batch is planned anew from them alone.
-    The second time it even begins at the end, and yet the first batch is what it was."""
+    """A driver that was killed after its offsets were written left only these: the batch is planned again from them.
+    The second time it even begins at the end, and yet the first batch is the same."""
     start = end_of(hf)
     q = hf.queue(queue_name)
     q.enqueue([b"x"] * 40)

@@ -1,4 +1,4 @@
-"""Nothing is lost, and nothing comes twice unless its lease was lost, whoever is killed."""
+"""Nothing is lost, and nothing comes twice unless its lease was lost, whichever process is killed."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ LIMIT = ReadMaxRows(1_000)
 
 
 def reader_of(served: Served, queue: str, consumer: str = "spark", **options: str) -> ClaimStreamReader:
-    """As the process beside the driver has one; without Spark."""
+    """Return a reader like that of the process beside the driver, without Spark."""
     options = parse_stream_options({"url": served.url, "queue": queue, "consumer": consumer, **options})
     return ClaimStreamReader(options, MESSAGES, open_client)
 

@@ -48,7 +48,7 @@ def expected(rows: int) -> list[bytes]:
 
 
 class DyingWriter(ClientMessageWriter):
-    """Everything is written when the first attempt of each task dies: it has told nobody yet."""
+    """The first attempt of each task ends after it has written everything, but before it has reported it."""
 
     def close(self) -> None:
         super().close()
@@ -104,7 +104,7 @@ def test_a_job_run_again_with_other_partitions_and_two_at_once_add_nothing(
 def test_two_attempts_of_one_task_at_once_write_each_row_once(
     served: Served, hf: holdfast.Holdfast, queue_name: str
 ) -> None:
-    """What speculation does, with the rows in opposite order."""
+    """This is what speculation does, with the rows in opposite order."""
     table = pa.table({"payload": [f"m{n}" for n in range(3_000)], "key": [f"k{n}" for n in range(3_000)]})
     shape = make_row_shape(table.schema, tenant=None, queue=queue_name, key_columns=(), dedup=True, content_type=None)
     options = WriteOptions(StoreAddress(served.url), shape, 200, None)
@@ -125,7 +125,7 @@ def test_two_attempts_of_one_task_at_once_write_each_row_once(
 
 
 class DyingLoader(Loader):
-    """As DyingWriter, of databases: all it was given is committed when the first attempt of each task dies."""
+    """A loader whose first attempt of each task fails after it has committed all rows."""
 
     def close(self) -> None:
         super().close()

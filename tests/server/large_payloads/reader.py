@@ -1,4 +1,4 @@
-"""A program that reads the messages of queue `large`, and tells how much its memory grew with the last of them.
+"""A program that reads the messages of queue `large`, and prints how much its memory grew with the last of them.
 
 python -m tests.server.large_payloads.reader URL HOW DIRECTORY
 """
@@ -22,7 +22,7 @@ def memory_mib(what: str) -> int:
 
 
 class Growth:
-    """What was in memory before, and the most that was in it since."""
+    """The growth of memory: the largest use since the start, minus the use before."""
 
     def __init__(self) -> None:
         Path("/proc/self/clear_refs").write_text("5")

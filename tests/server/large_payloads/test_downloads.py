@@ -1,4 +1,4 @@
-"""Payloads larger than the memory of whoever reads them through the client, over HTTP and embedded."""
+"""Payloads larger than the memory of a reader that uses the client, over HTTP and embedded."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from tests.server.served import Served
 
 
 async def read(where: str | Path, how: str, directory: Path) -> Any:
-    """In a process of its own: what it holds is what the client holds."""
+    """Read in a separate process, whose memory is the client's alone."""
     program = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -42,7 +42,7 @@ async def read(where: str | Path, how: str, directory: Path) -> Any:
 
 
 async def fill(server: Served, size_mib: int) -> None:
-    """Of two payloads the first warms up what does not grow with them."""
+    """Upload two payloads. The first is a warm-up for memory that does not depend on the size."""
     await upload(server, WARM_MIB)
     await upload(server, size_mib)
 

@@ -17,7 +17,7 @@ from tests.server.large_payloads.test_served import (
 )
 from tests.server.served import Served
 
-# What the first large payload makes a server keep for good: buffers of its connections, and code not run before.
+# What the first large payload makes a server keep for ever: buffers of its connections, and code not run before.
 WARM_MIB = 8
 # A few pieces, on their way through sockets and the driver; half of the smaller payload.
 BOUND_MIB = 16

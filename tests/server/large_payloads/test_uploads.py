@@ -1,4 +1,4 @@
-"""Payloads larger than the memory of whoever uploads them through the client, over HTTP and embedded."""
+"""Payloads larger than the memory of an uploader that uses the client, over HTTP and embedded."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ WAYS = ["path", "iterable", "async path", "async iterable"]
 
 
 async def write(where: str | Path, how: str, directory: Path, *sizes_mib: int) -> Any:
-    """In a process of its own: what it holds is what the client holds."""
+    """Upload in a separate process, whose memory is the client's alone."""
     program = await asyncio.create_subprocess_exec(
         *(
             sys.executable,

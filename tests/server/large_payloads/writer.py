@@ -1,4 +1,4 @@
-"""A program that uploads payloads into queue `large`, and tells how much its peak of memory grew with the last.
+"""A program that uploads payloads into queue `large`, and prints how much its peak of memory grew with the last.
 
 python -m tests.server.large_payloads.writer URL HOW DIRECTORY SIZE_MIB…
 """

@@ -77,7 +77,7 @@ async def ask_health(caller: Caller) -> None:
 
 
 def owns_connection(pid: int, port: int) -> bool:
-    """Whether a socket of the process has its other end at this port of the loopback."""
+    """Return whether a socket of the process is connected to this port of the loopback."""
     inodes = {
         columns[9]
         for columns in (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])

@@ -1,4 +1,4 @@
-"""What is buffered is ready in every respect, and nothing that was answered for depends on Redis."""
+"""Buffered messages are ready in every respect, and no answered call depends on Redis."""
 
 import asyncio
 import errno
@@ -353,8 +353,8 @@ async def test_a_redis_that_hangs_is_one_that_is_down(urls: list[str], own_redis
 
 
 async def refused_late(store: BufferedStore, server: RedisServer) -> bool:
-    """Enqueue while Redis hangs. Return whether Redis was sent the message, and takes it once it goes on: a store that
-    has noticed before sends nothing."""
+    """Enqueue while Redis hangs. Return whether Redis was sent the message, and takes it later. A store that
+    noticed the failure before sends nothing."""
     assert server.process is not None
     os.kill(server.process.pid, signal.SIGSTOP)
     try:

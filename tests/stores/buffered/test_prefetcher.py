@@ -1,4 +1,4 @@
-"""What is reserved is no claim: it is Ready in every respect, and a claim finds what it would have found without."""
+"""A reserved message is not claimed: it is ready in every respect, and claims find the same messages as without."""
 
 import asyncio
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ def reserved(server: RedisServer) -> int:
 
 
 def expire(server: RedisServer) -> None:
-    """As a second would."""
+    """Expire the reservations, as a second would."""
     with redis.Redis(port=server.port, socket_timeout=5) as client:
         entries: list[bytes] = client.lrange(reserved_key(REF), 0, -1)
         client.delete(reserved_key(REF))

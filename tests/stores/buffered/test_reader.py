@@ -1,4 +1,4 @@
-"""A log is read by others while its server goes on, and what they land is stored once."""
+"""Jobs read a log while its server writes it, and each call is stored once."""
 
 import asyncio
 import os
@@ -49,7 +49,7 @@ def call(text: bytes) -> bytes:
 
 
 def append(wal: Wal, *texts: bytes, shard: int = 0) -> list[int]:
-    """As one group."""
+    """Append calls as one group."""
     bodies = [call(text) for text in texts]
     wal.make_room(sum(map(len, bodies)) + 100 * len(bodies))
     numbers = list(wal.take_numbers(shard, len(bodies)))
@@ -190,7 +190,7 @@ async def _know(store: Any) -> None:
 
 
 def flush_all(urls: list[str], path: Path) -> FlushResult:
-    """What a job does, once."""
+    """Flush the log once, as a job does."""
     total = FlushResult(0, 0, 0)
     for file in segment_files(path):
         done = flush(urls, read_calls(file).batches)

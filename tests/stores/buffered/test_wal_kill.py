@@ -18,7 +18,7 @@ _ANSWER = struct.Struct(">Q")
 
 
 def _write(path: Path, first: int, answers: int, seed: int) -> None:
-    """In a process of its own: appends numbers, and answers each once it may."""
+    """Append numbers in a separate process, and print each when it is durable."""
     dice = random.Random(seed)
     wal = Wal(path, segment_bytes=4_000)
     # What was there has landed, all or some of it: trimming goes on beside.

@@ -15,7 +15,7 @@ REF = QueueRef("acme", "mail")
 
 
 class Told(LoopDriver):
-    """A driver that keeps what it would tell its listener."""
+    """A driver that keeps the notices for its listener."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ _ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K
 
 
 class Emulator:
-    """A cloud in a process of its own. `variables` are what a program must be given to find it."""
+    """A cloud in a separate process. `variables` are what a program must be given to find it."""
 
     scheme: str
     variables: Mapping[str, str]

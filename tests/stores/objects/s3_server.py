@@ -15,7 +15,7 @@ from werkzeug.serving import make_server
 
 
 class _Handler(MotoRequestHandler):
-    # Else every request is a connection of its own.
+    # Else every request is a separate connection.
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 

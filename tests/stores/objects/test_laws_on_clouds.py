@@ -17,7 +17,7 @@ WEEK_MS = 7 * 86_400_000
 
 
 def _on(cloud: Emulator) -> Subject:
-    """Each opening has a place of its own."""
+    """Each opening has its own bucket or prefix."""
     return EmbeddedSubject(lambda dice: ObjectStore(make_bucket(cloud.new_url()), dice, journal_retention_ms=WEEK_MS))
 
 

@@ -56,7 +56,7 @@ def core_of(hf: AsyncHoldfast) -> Core:
 
 @asynccontextmanager
 async def stopped_server(url: str, queue: str) -> AsyncIterator[None]:
-    """A server that has locked a queue in a transaction and does not go on, as after SIGSTOP."""
+    """A server that has locked a queue in a transaction and hangs, as after SIGSTOP."""
     bounds = ConnectionBounds()
     connection = await connect(url, bounds.session_settings())
     try:

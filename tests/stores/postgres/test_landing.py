@@ -1,4 +1,4 @@
-"""What was answered from a log is stored once, whoever stores it, however often, wherever it is interrupted."""
+"""Calls answered from a log are stored once, even if several servers store them or are interrupted."""
 
 import asyncio
 import random

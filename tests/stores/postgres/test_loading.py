@@ -1,4 +1,4 @@
-"""What is loaded by COPY is as if it had been enqueued: once by its key, counted, told, and within quotas."""
+"""Messages loaded by COPY are as if enqueued: once by key, counted, announced to waiting claims, and within quotas."""
 
 import asyncio
 import threading

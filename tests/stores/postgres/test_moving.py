@@ -73,7 +73,7 @@ async def move(
 
 
 async def until_done_or_waiting(connection: Any, task: asyncio.Task[Any], number: int) -> bool:
-    """Whether so many transactions of this database wait for locks, before the task has ended."""
+    """Return whether this number of transactions wait for locks in this database before the task has ended."""
     async with asyncio.timeout(60):
         while not task.done():
             waiting = await connection.fetchval(

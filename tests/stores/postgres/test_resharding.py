@@ -1,4 +1,4 @@
-"""Slots go from one database to another, with their queues, while servers go on; and wherever that is cut off."""
+"""Slots and their queues move between databases while servers work, even if the move is interrupted anywhere."""
 
 import asyncio
 import contextlib
@@ -173,7 +173,7 @@ async def test_calls_on_a_queue_on_its_way_are_refused_and_change_nothing(urls: 
 
 
 class _Cut(Exception):
-    """As if the process had died."""
+    """The end of the process, as an exception."""
 
 
 def _cutting(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
@@ -252,7 +252,7 @@ async def test_a_move_that_was_called_off_cannot_be_decided(urls: list[str]) -> 
 
 
 async def cut_everywhere(urls: list[str], monkeypatch: pytest.MonkeyPatch, every: int) -> None:
-    """Back and forth, each time cut so many steps later, until a move gets through uncut."""
+    """Move back and forth, each time interrupted some steps later, until a move is complete."""
     to, cuts = TARGET, 0
     async with opened(urls) as store:
         expected = [b"%d" % number for number in range(20)]

@@ -1,4 +1,4 @@
-"""Several servers on one PostgreSQL store: nothing twice, nothing lost, and each hears what the others do."""
+"""Several servers on one PostgreSQL store: nothing twice, nothing lost, and each is notified of the others' changes."""
 
 import asyncio
 from collections import Counter

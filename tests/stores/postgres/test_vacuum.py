@@ -1,4 +1,4 @@
-"""What messages leave behind is taken back while the store is in use."""
+"""The space of removed messages is reclaimed while the store is in use."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ def urls(postgres: PostgresServer) -> Iterator[list[str]]:
 
 
 async def work(store: PostgresStore, number: int) -> None:
-    """So many messages, from their enqueue to their ack."""
+    """Enqueue, claim and ack this number of messages."""
     now_ms = SystemClock().now_ms()
     await store.enqueue(REF, [Draft(payload=b"x")] * number, now_ms, auto_create=True)
     [given] = (await store.claim(REF, [ClaimRequest(limit=number)], now_ms)).per_ask

@@ -1,7 +1,7 @@
 """Open a killed store of format 1 once for each given bit of RocksDB's own log, with that bit flipped, and print the
 result.
 
-It runs in a process of its own: some of these openings never returned from RocksDB, and only a kill ended them. The
+It runs in a separate process: some of these openings never returned from RocksDB, and only a kill ended them. The
 arguments are the store and a directory to work in. Each line of input is `at bit`. Each line of output is the number of
 messages found, whose payloads repeat their numbers, or "refused".
 """

@@ -11,7 +11,7 @@ _NAME = re.compile(r"`([a-z-]+)`")
 
 
 class Cell(NamedTuple):
-    """What one store reports for a kind of damage: one of these findings, or the reason why it cannot."""
+    """The findings of one store for a kind of damage, or the reason why it cannot find it."""
 
     findings: tuple[str, ...]
     reason: str

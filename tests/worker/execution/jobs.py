@@ -1,4 +1,4 @@
-"""Handlers that run in processes of their own, and a worker for `module:attribute`."""
+"""Handlers that run in separate processes, and a worker for `module:attribute`."""
 
 import os
 import signal

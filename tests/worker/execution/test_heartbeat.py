@@ -1,4 +1,4 @@
-"""Leases while handlers work: kept, lost, and what a handler hears of it."""
+"""Leases while handlers work: kept and lost, and the notice that a handler gets."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ def worker() -> holdfast.Worker:
 
 
 class Gate:
-    """A handler that works until it is let go, and remembers how it ended."""
+    """A handler that works until it is released, and keeps how it ended."""
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()

@@ -41,7 +41,7 @@ async def opened(directory: Path, outage: Outage | None = None) -> AsyncIterator
 
 
 class Seen:
-    """What became of each message, in order."""
+    """The outcome of each message, in order."""
 
     def __init__(self, worker: holdfast.Worker) -> None:
         self.outcomes: list[holdfast.Outcome] = []

@@ -1,4 +1,4 @@
-"""What becomes of a message, by how its handler ended."""
+"""The outcome of a message, by the end of its handler."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: however one ends, the worker goes on."""
+"""Handlers in separate processes: however one ends, the worker continues."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Processes that take long to start: their start-up has a limit of its own, and costs no message anything."""
+"""Processes that take long to start: their start-up has a separate limit, and does not count against messages."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -15,7 +15,7 @@ from tests.worker.passing import PATIENCE_S, opened, passing, until
 
 
 class Trap:
-    """A plain handler that waits as long as it is told to hang, whatever its timeout."""
+    """A plain handler that hangs until it is released, whatever its timeout."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -123,7 +123,7 @@ def test_a_bound_that_is_no_number_of_threads_is_refused(bad: Any) -> None:
         worker.handler("q", max_stuck_threads=bad)(lambda: None)
 
 
-# In a process of its own: the provider of a process's metrics can be set once.
+# In a separate process: the provider of a process's metrics can be set once.
 _MEASURED = """
 import threading, time
 from opentelemetry import metrics

@@ -52,7 +52,7 @@ def list_(
 ) -> None:
     """List a queue's messages, oldest first, without claiming them.
 
-    To find a stuck message, list those that have been held for long. Extending a lease does not reset that time.
+    To find a stuck message, list those that have been held for a long time. Extending a lease does not reset that time.
 
     ```console
     holdfast list payments --state in_flight --held-for 10m

@@ -1,4 +1,4 @@
-"""An object store on a directory whose disk is full: enqueues are refused, verdicts go on, and it is over by itself."""
+"""An object store on a full disk: enqueues are refused, verdicts succeed, and it recovers by itself."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`verify` of an object store: one that lived is clean, each kind of damage is named, what a crash leaves is none."""
+"""`verify` of an object store: a used store is clean, each kind of damage is named, remains of a crash are none."""
 
 import json
 import re

@@ -37,7 +37,7 @@ async def check(urls: list[str]) -> Report:
 
 
 async def work(hf: holdfast.AsyncHoldfast, name: str, until: asyncio.Event) -> None:
-    """Enqueue, claim, settle and move, until told to end."""
+    """Enqueue, claim, settle and move until the event is set."""
     one, other = hf.queue(f"{name}-one", tenant="acme"), hf.queue(f"{name}-two", tenant="acme")
     number = 0
     while not until.is_set():

@@ -270,7 +270,7 @@ def log_of(store: Path, shard: int) -> Path:
 
 
 def linked_frame(segment: Path) -> tuple[int, int]:
-    """Where the last linked frame begins and ends."""
+    """Return the begin and the end of the last linked frame."""
     raw, generation, at, found = segment.read_bytes(), int(segment.stem), FIRST_FRAME_OFFSET, None
     while (header := read_header(raw, at, generation)) is not None:
         if header.kind == LogPartKind.LINKED:

@@ -81,7 +81,7 @@ class PostgresNodeNumbers:
         return ids
 
     async def confirm(self) -> None:
-        """Renew the lease before new messages are taken, if that was not possible for long. Raise `StoreUnavailable` if
+        """Renew the lease before new messages, if it was not renewed for a long time. Raise `StoreUnavailable` if
         it still is not."""
         if self._clock is not None and self._is_stale(self._clock):
             await self.renew()

@@ -186,7 +186,7 @@ class Resharding:
             except LockNotAvailableError:
                 if not tries_left:
                     raise StoreUnavailable(
-                        f"a transaction on {hide_password(source.url)} has been open for long; try again later"
+                        f"a transaction on {hide_password(source.url)} has been open for a long time; try again later"
                     ) from None
 
     async def _keys(self, connection: Any, slot: int, after: int) -> list[int]:

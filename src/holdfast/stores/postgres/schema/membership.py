@@ -27,7 +27,7 @@ _WAIT_S = 600.0
 
 
 class Member(NamedTuple):
-    """A database of the store, as the list has it."""
+    """A database of the store, as it is listed."""
 
     database_id: UUID
     shard: int
@@ -94,7 +94,7 @@ async def _lock(connection: Any) -> None:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK, timeout=_WAIT_S)
     except (TimeoutError, exceptions.LockNotAvailableError, exceptions.QueryCanceledError):
         raise StoreUnavailable(
-            "another process has been migrating this store for long; wait until it has ended, then try again"
+            "another process has been migrating this store for a long time; wait until it has ended, then try again"
         ) from None
 
 
@@ -147,7 +147,7 @@ def _check_one_store(databases: Sequence[_Database]) -> None:
 
 
 async def _list(registrar: Any, members: Sequence[Member]) -> list[Member]:
-    """Write the list if there is none, and return the one that is there."""
+    """Return the list of members. Write it first if there is none."""
     async with registrar.transaction():
         await registrar.execute("LOCK TABLE holdfast.members IN EXCLUSIVE MODE")
         if not await registrar.fetchval("SELECT EXISTS (SELECT 1 FROM holdfast.members)"):
@@ -215,7 +215,7 @@ async def _list_new(registrar: Any, members: list[Member], databases: Sequence[_
 
 
 def _check_numbers(databases: Sequence[_Database], members: Sequence[Member]) -> None:
-    """Check that each database is what the list says."""
+    """Check each database's number and store against the list."""
     by_id = {each.database_id: each.shard for each in members}
     for each in databases:
         listed = by_id.get(each.database_id)
