@@ -13,7 +13,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 GLOSSARY = ROOT / "docs" / "glossary.md"
 
 # The calls that the page follows, each by a word of its title, and the fewest steps of one.
-WALKS = ("enqueue", "waits", "expires", "fast path", "object store", "archive", "door processes")
+WALKS = ("enqueue", "waits", "expires", "fast path", "object store", "archive", "door processes", "store processes")
 FEWEST_STEPS = 5
 
 

@@ -124,7 +124,7 @@ STORED = frozenset(
         *("stores/rocks/legacy/message_import.py", "stores/rocks/log/frames.py", "stores/rocks/log/segments.py"),
         *("stores/rocks/payloads/pieces.py", "stores/rocks/payloads/staging.py"),
         *("stores/rocks/queues/idempotency_keys.py", "stores/rocks/queues/ledgers.py"),
-        *("stores/rocks/queues/plain_messages.py", "stores/rocks/recovery/marker.py"),
+        *("stores/rocks/queues/plain_messages.py", "stores/rocks/recovery/marker.py", "stores/rocks/transfers.py"),
     }
 )
 

@@ -25,7 +25,7 @@ from holdfast.model.scopes import Scope
 from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core, make_store
 from holdfast.server.doors.backend import Backend
-from holdfast.server.settings import parse_settings
+from holdfast.server.settings import Settings, parse_settings
 from holdfast.service.access import Caller
 from holdfast.service.drain import Drain
 from holdfast.service.limits.request_turns import RequestTurns
@@ -211,6 +211,33 @@ async def serve(
         await relaying.aclose()
         await core.close()
         await runtime.aclose()
+
+
+@contextlib.asynccontextmanager
+async def serve_backend(backend: Backend, settings: Settings) -> AsyncIterator[str]:
+    """Serve HTTP in front of any backend, and return the URL."""
+    drain = Drain()
+
+    async def render() -> bytes:
+        return b"holdfast_up 1\n"
+
+    door = HttpDoor(
+        identity=Open(),
+        hosts=Hosts(),
+        open_session=backend.open_session,
+        limits=limits_for(settings.max_payload),
+        observer=Requests(),
+        tracing=Tracing(),
+        drain=drain,
+        fallback=make_fallback(Health(drain=drain, check_store=backend.check_store, render=render)),
+    )
+    connections = HttpConnections(door, door.hot_calls, turns=None)
+    listening = await asyncio.get_running_loop().create_server(connections.make, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    finally:
+        backend.begin_drain()
+        await _end(listening, connections)
 
 
 async def _end(listening: asyncio.Server, connections: HttpConnections) -> None:

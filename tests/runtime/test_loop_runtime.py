@@ -97,6 +97,18 @@ async def test_on_a_loop_a_timer_rings_at_its_time_or_not_when_cancelled() -> No
     await runtime.aclose()
 
 
+async def test_on_a_loop_a_sleeper_may_be_cancelled_at_the_moment_of_its_timer() -> None:
+    clock = ManualClock()
+    runtime = LoopRuntime(clock, clock)
+    sleeping = asyncio.create_task(sleep_until(runtime, clock.now_ms() + 1_000))
+    await asyncio.sleep(0)
+    sleeping.cancel()
+    clock.advance(1_000)
+    with pytest.raises(asyncio.CancelledError):
+        await sleeping
+    await runtime.aclose()
+
+
 async def test_on_a_loop_without_an_alarm_the_loop_keeps_time_and_is_never_early() -> None:
     clock = SystemClock()
     runtime = LoopRuntime(clock)

@@ -20,6 +20,7 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "store": ("memory://", "./two", "/three"),
     "durability": ("fsync", "os", "fsync"),
     "shards": ("1", "2", "3"),
+    "stores": ("1", "2", "64"),
     "checkpoint_bytes": ("1MiB", "512KiB", "4096"),
     "shard_map": ("slots", "fnv-mod", "slots"),
     "pg_pool": ("2", "8", "64"),
@@ -73,6 +74,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "store": ("", "ftp://x", "http://127.0.0.1:7077", "mem://"),
     "durability": ("", "none", "FSYNC"),
     "shards": (*_NUMBERS, "0"),
+    "stores": (*_NUMBERS, "0", "65"),
     "checkpoint_bytes": ("", "0", "-1", "1MB/s", "many"),
     "shard_map": ("", "mod"),
     "pg_pool": (*_NUMBERS, "1"),
@@ -163,8 +165,8 @@ def test_every_setting_is_in_the_matrix() -> None:
 def test_every_setting_of_the_public_surface_is_there() -> None:
     named = """data store redis_url wal_dir on_redis_down flusher flush_interval flush_batch prefetch_batch shard_map
         pg_pool pg_lock_timeout pg_statement_timeout
-        host port capnp_port framed_port processes durability shards checkpoint_bytes jwt_secret jwt_keys jwt_issuer
-        jwt_audience
+        host port capnp_port framed_port processes stores durability shards checkpoint_bytes jwt_secret jwt_keys
+        jwt_issuer jwt_audience
         tls_cert tls_key tls_client_ca mtls_tenants auto_create queue_max_consumers queue_poll_interval
         queue_poll_jitter queue_resilient_poll_interval disk_queue_watch disable_mem_queue_watch max_payload
         journal_retention reopen_after shutdown_grace log_format metrics_max_labels metrics_names allowed_hosts

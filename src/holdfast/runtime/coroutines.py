@@ -6,7 +6,13 @@ from holdfast.runtime.contract import Runtime, T, Ticket, Work
 async def sleep_until(runtime: Runtime, at_ms: int) -> None:
     """Wait until the runtime's clock reaches `at_ms`."""
     ticket = runtime.ticket()
-    timer = runtime.call_at(at_ms, lambda: ticket.set_result(None))
+
+    def resume() -> None:
+        # The timer may go off between the cancellation of the caller and its next step.
+        if not ticket.done():
+            ticket.set_result(None)
+
+    timer = runtime.call_at(at_ms, resume)
     try:
         await ticket
     finally:
@@ -15,17 +21,7 @@ async def sleep_until(runtime: Runtime, at_ms: int) -> None:
 
 async def yield_to_others(runtime: Runtime) -> None:
     """Pause a long operation until every other caller that can continue has had a turn."""
-    ticket = runtime.ticket()
-
-    def resume() -> None:
-        if not ticket.done():
-            ticket.set_result(None)
-
-    timer = runtime.call_at(runtime.clock.now_ms(), resume)
-    try:
-        await ticket
-    finally:
-        timer.cancel()
+    await sleep_until(runtime, runtime.clock.now_ms())
 
 
 async def shield(runtime: Runtime, work: Work[T]) -> T:

@@ -31,6 +31,7 @@ from holdfast.service.session import Session
 from holdfast.stores.contract import Store
 
 if TYPE_CHECKING:
+    from holdfast.server.store_processes.division import Division
     from holdfast.service.limits.shared_buckets import SharedBuckets
     from holdfast.stores.event_loop.link import LoopBridge
     from holdfast.stores.postgres import PostgresStore
@@ -68,6 +69,8 @@ class Core:
         self.admin = AdminService(store, self.dispatcher, self._directory, runtime, max_payload=settings.max_payload)
         schedules = ScheduleService(store, self._directory, runtime, max_payload=settings.max_payload)
         self.services = Services(self.messages, self.inspection, self.admin, schedules)
+        # The calls that other store processes make to this one; None if there is no other.
+        self.division: Division | None = None
         # Called with the reason if a stopped store can never be used again in this process.
         self.on_store_lost: Callable[[str], None] = lambda why: None
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
@@ -40,6 +40,9 @@ from holdfast.telemetry.exporting import tracing_from
 from holdfast.telemetry.labels import MetricsNames
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.trace import Tracing
+
+if TYPE_CHECKING:
+    from holdfast.server.store_processes.supervisor import StoreProcesses
 
 _log = logging.getLogger("holdfast")
 
@@ -91,16 +94,17 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
         # Tokens and keys expire by the wall clock, and the clock of a store may be ahead of it.
         identity = identity_of(settings, SystemClock())
         front: Front
-        if settings.processes > 1:
-            front = DoorProcesses(ports, settings, log_format_of(settings))
+        runtime = LoopRuntime(clock)
+        stores = _store_processes(settings, runtime)
+        if _has_door_processes(settings):
+            front = DoorProcesses(ports, settings, log_format_of(settings), [] if stores is None else stores.others)
         else:
             front = Doors(ports, settings, tls, make_door)
-        runtime = LoopRuntime(clock)
         is_finished = True
         async with (
-            _opened(settings, runtime) as core,
+            _opened(settings, runtime, stores) as core,
             _started(identity),
-            _measured(core, settings, runtime) as (metrics, tracing),
+            _measured(core, settings, runtime, stores) as (metrics, tracing),
         ):
             try:
                 await front.start(core, identity, metrics, tracing)
@@ -123,14 +127,28 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
         return OVERTIME if core.left_to_log or not is_finished else 0
 
 
+def _store_processes(settings: Settings, runtime: LoopRuntime) -> "StoreProcesses | None":
+    if settings.stores == 1:
+        return None
+    # Imported here, because it loads the embedded store.
+    from holdfast.server.store_processes.supervisor import StoreProcesses
+
+    return StoreProcesses(settings, log_format_of(settings), runtime)
+
+
+def _has_door_processes(settings: Settings) -> bool:
+    """Return whether the doors are in processes of their own: before several store processes, even a single one."""
+    return settings.processes > 1 or settings.stores > 1
+
+
 def _bind_ports(settings: Settings) -> Ports:
     """Bind the ports of the doors, so that door processes of this server can bind them too."""
-    if settings.processes > 1 and not hasattr(socket, "SO_REUSEPORT"):
+    if _has_door_processes(settings) and not hasattr(socket, "SO_REUSEPORT"):
         raise InvalidArgument(
             "processes: this system cannot share a port between processes: give 1", setting="processes"
         )
     ports = Ports(settings)
-    if settings.processes == 1:
+    if not _has_door_processes(settings):
         return ports
     # Exclusive sockets come first, because only they reveal a port that another server uses. Shared ones replace them.
     ports.close()
@@ -138,7 +156,15 @@ def _bind_ports(settings: Settings) -> Ports:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings, runtime: LoopRuntime) -> AsyncIterator[Core]:
+async def _opened(settings: Settings, runtime: LoopRuntime, stores: "StoreProcesses | None") -> AsyncIterator[Core]:
+    if stores is not None:
+        try:
+            yield await stores.open()
+        finally:
+            await stores.close()
+            await runtime.aclose()
+            _log.info("stopped: the store is closed")
+        return
     core = Core(make_store(settings.store_url, settings, SystemDice()), runtime, settings)
     await core.open()
     try:
@@ -160,15 +186,20 @@ async def _started(identity: Identity) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _measured(core: Core, settings: Settings, runtime: LoopRuntime) -> AsyncIterator[tuple[Metrics, Tracing]]:
-    source = CoreSource(core.store, core.dispatcher, runtime.clock)
+async def _measured(
+    core: Core, settings: Settings, runtime: LoopRuntime, stores: "StoreProcesses | None"
+) -> AsyncIterator[tuple[Metrics, Tracing]]:
+    own = CoreSource(core.store, core.dispatcher, runtime.clock)
+    divided = None if stores is None else stores.source_of(own)
     metrics = Metrics(
-        source,
+        divided or own,
         max_labels=settings.metrics_max_labels,
         names=MetricsNames(settings.metrics_names),
         version=version("holdfast"),
     )
     tracing = tracing_from(os.environ, version=version("holdfast"))
+    if stores is not None and divided is not None:
+        stores.measure(divided, metrics)
     core.admission.set_observer(metrics)
     if (shared := core.shared) is not None:
         metrics.shares_limits = lambda: shared.is_shared

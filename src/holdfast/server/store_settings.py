@@ -57,6 +57,13 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
             default_text="1; an existing directory keeps its number",
         ),
     ] = None
+    stores: Annotated[
+        int,
+        _store(
+            Integer(1, 64),
+            "Number of store processes that share a directory with shards, for a machine with many cores.",
+        ),
+    ] = 1
     checkpoint_bytes: Annotated[
         int,
         _embedded_store(

@@ -180,6 +180,20 @@ DOOR_PROCESS_ENDS = MetricFamily(
 DOOR_CPU_SECONDS = MetricFamily(
     "holdfast_door_process_cpu_seconds_total", MetricKind.COUNTER, "CPU time of a door process.", ("process",)
 )
+STORE_PROCESSES = MetricFamily(
+    "holdfast_store_processes", MetricKind.GAUGE, "Store processes that answered the scrape, of a server with `stores`."
+)
+STORE_PROCESS_ENDS = MetricFamily(
+    "holdfast_store_process_ends_total",
+    MetricKind.COUNTER,
+    "Store processes that ended while the server was running. Each was replaced by a new one.",
+)
+STORE_CPU_SECONDS = MetricFamily(
+    "holdfast_store_process_cpu_seconds_total",
+    MetricKind.COUNTER,
+    "CPU time of a store process, except the first one.",
+    ("process",),
+)
 BUILD = MetricFamily("holdfast_build_info", MetricKind.GAUGE, "Always 1; the label has the version.", ("version",))
 
 FAMILIES: tuple[MetricFamily, ...] = (
@@ -188,5 +202,6 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(STORE_UP, STORE_FREE_BYTES, STORE_ACCEPTS_ENQUEUES, STORE_REFUSALS, STORE_STOPS, WAL_FREE_BYTES),
     *(CLOCK_SKEW, STORE_WRITES, STORE_UNWRITTEN_BYTES, STORE_CHECKPOINTS, STORE_SYNC_SECONDS, *ROCKSDB.values()),
     ROCKSDB_HOT_SHARE,
-    *(QUEUES, LABEL_SETS, LABEL_SETS_MAX, LOOP_LAG, DOOR_PROCESSES, DOOR_PROCESS_ENDS, DOOR_CPU_SECONDS, BUILD),
+    *(QUEUES, LABEL_SETS, LABEL_SETS_MAX, LOOP_LAG, DOOR_PROCESSES, DOOR_PROCESS_ENDS, DOOR_CPU_SECONDS),
+    *(STORE_PROCESSES, STORE_PROCESS_ENDS, STORE_CPU_SECONDS, BUILD),
 )

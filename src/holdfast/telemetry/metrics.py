@@ -102,6 +102,9 @@ class Metrics:
         # The CPU seconds of each door process, by its number; None: the doors are in this process.
         self.door_processes: dict[int, float] | None = None
         self.door_process_ends = 0
+        # The CPU seconds of each store process but this one, by its number; None: there is no other.
+        self.store_processes: dict[int, float] | None = None
+        self.store_process_ends = 0
         self._source = source
         self._version = version
         self._labels = LabelSets(max_labels, names)
@@ -149,6 +152,17 @@ class Metrics:
         if series is None:
             series = self._new(self._waits, kind, ref, "")
         series.observe(ms / 1_000)
+
+    def add_decisions(self, ref: QueueRef, kind: str, outcome: str, count: int) -> None:
+        """Count decisions of admission in another process of this server."""
+        self._decisions[self._key(kind, ref, outcome)] += count
+
+    def add_waits(self, ref: QueueRef, kind: str, waits: Histogram) -> None:
+        """Count waits for admission in another process of this server."""
+        series = self._waits.get((kind, ref, ""))
+        if series is None:
+            series = self._new(self._waits, kind, ref, "")
+        series.add(waits)
 
     def _new(self, series: dict[_Key, Histogram], word: str, ref: QueueRef | None, outcome: str) -> Histogram:
         key = self._key(word, ref, outcome)
@@ -254,6 +268,13 @@ class Metrics:
             yield format_value(declared.DOOR_PROCESS_ENDS, self.door_process_ends)
             cpu = list(self.door_processes.items())
             yield from format_samples(declared.DOOR_CPU_SECONDS, ((f'process="{each}"', cpu_s) for each, cpu_s in cpu))
+        if self.store_processes is not None:
+            yield format_value(declared.STORE_PROCESSES, 1 + len(self.store_processes))
+            yield format_value(declared.STORE_PROCESS_ENDS, self.store_process_ends)
+            used = list(self.store_processes.items())
+            yield from format_samples(
+                declared.STORE_CPU_SECONDS, ((f'process="{each}"', cpu_s) for each, cpu_s in used)
+            )
         yield from format_samples(declared.BUILD, [(f'version="{self._version}"', 1)])
 
     def _request_lines(self) -> Iterator[str]:
@@ -299,7 +320,7 @@ class Metrics:
     def _queue_lines(self, stats: Mapping[QueueRef, Stats]) -> Iterator[str]:
         shown = [(self._labels.text(ref), each) for ref, each in stats.items() if ref in self._labels]
         if rest := [each for ref, each in stats.items() if ref not in self._labels]:
-            shown.append((self._labels.text(OTHER), _sum_stats(rest)))
+            shown.append((self._labels.text(OTHER), sum_stats(rest)))
         yield from format_samples(
             declared.MESSAGES,
             (
@@ -326,7 +347,8 @@ class Metrics:
         )
 
 
-def _sum_stats(every: list[Stats]) -> Stats:
+def sum_stats(every: list[Stats]) -> Stats:
+    """Return the counts of several queues together."""
     return Stats(
         ready=sum(each.ready for each in every),
         delayed=sum(each.delayed for each in every),

@@ -132,6 +132,24 @@ async def render_metrics(call: "LinkCall", given: links.RenderMetricsCall) -> by
     return links.write_link_answer(await call.door.reports.render())
 
 
+# --- Other store processes -------------------------------------------------------------------------------------------
+
+
+async def portion(call: "LinkCall", given: links.PortionFrame) -> bytes:
+    """Carry out a call between store processes."""
+    return await call.door.require_division().carry_out(given)
+
+
+async def take_tokens(call: "LinkCall", given: links.TakeTokensCall) -> bytes:
+    """Take tokens of a tenant's limits."""
+    return links.write_link_answer(call.door.require_division().tokens.take(given))
+
+
+async def scrape(call: "LinkCall", given: links.ScrapeCall) -> bytes:
+    """Return the metrics of this store process."""
+    return links.write_link_answer(await call.door.require_division().scrape())
+
+
 # By the type of the call: its handler, and whether the call is short (`FramedCall.run`).
 _HANDLERS: Mapping[type[CallFrame], tuple[_LinkHandler, bool]] = {
     links.HeldByCall: (held_by, False),
@@ -148,6 +166,9 @@ _HANDLERS: Mapping[type[CallFrame], tuple[_LinkHandler, bool]] = {
     links.CheckStoreCall: (check_store, False),
     links.ReportCall: (report, True),
     links.RenderMetricsCall: (render_metrics, False),
+    links.PortionFrame: (portion, False),
+    links.TakeTokensCall: (take_tokens, True),
+    links.ScrapeCall: (scrape, False),
 }
 
 

@@ -6,14 +6,18 @@ from holdfast.service.subscriptions import DeliveryStream
 from holdfast.service.uploads import PayloadStream
 from holdfast.service.watches import NewsStream
 
+# A stream's number, shifted by so many bits, is the portion of the store process that has it.
+PORTION_SHIFT = 40
+
 
 class DoorPeer:
     """One door process: its secret, and the uploads, subscriptions and watches that it has opened."""
 
-    def __init__(self, number: int, secret: str) -> None:
+    def __init__(self, number: int, secret: str, portion: int = 0) -> None:
+        """`portion` is that of this store process, in a divided store: it shows in the numbers of streams."""
         self.number = number
         self.secret = secret
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count((portion << PORTION_SHIFT) + 1)
         self.uploads: dict[int, PayloadStream] = {}
         self.subscriptions: dict[int, DeliveryStream] = {}
         self.watches: dict[int, NewsStream] = {}

@@ -2,6 +2,7 @@
 
 import hmac
 import os
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +24,9 @@ from holdfast.telemetry.trace import Tracing
 from holdfast.wire.framed.calls import CallFrame
 from holdfast.wire.framed.links import read_link_call, split_call
 
+if TYPE_CHECKING:
+    from holdfast.server.store_processes.division import Division
+
 # Larger than any call of a door process, which has checked the size of each message.
 _MAX_FRAME_BYTES = 1 << 30
 _MAX_CALLERS = 10_000
@@ -35,7 +39,8 @@ _caller = msgspec.msgpack.Decoder(Caller)
 class StoreLinks(FramedDoor):
     """The door for all links of a store process."""
 
-    def __init__(self, backend: Backend, reports: ServerReports) -> None:
+    def __init__(self, backend: Backend, reports: ServerReports, division: "Division | None" = None) -> None:
+        """`division` is this process's part in a store that several processes share."""
         super().__init__(
             identity=Open(),
             open_session=backend.open_session,
@@ -51,6 +56,7 @@ class StoreLinks(FramedDoor):
         self.max_calls = _MAX_CALLS
         self.backend = backend
         self.reports = reports
+        self._division = division
         self._open_session_of = backend.open_session
         self._peers: set[DoorPeer] = set()
         # By the encoded caller, because decoding it for each call would cost more than everything else here.
@@ -84,6 +90,14 @@ class StoreLinks(FramedDoor):
             if credential is not None and hmac.compare_digest(credential, b"Bearer " + peer.secret.encode()):
                 return peer
         return None
+
+    def require_division(self) -> "Division":
+        """Return this process's part in a divided store."""
+        assert self._division is not None  # no other process of this server asks for it
+        return self._division
+
+    def lost(self, peer: DoorPeer) -> None:
+        """Learn that a connection of a peer is lost. Its supervisor says when the peer itself is gone."""
 
     def session_of_caller(self, caller: bytes) -> Session:
         """Return the session of an encoded caller."""
@@ -127,6 +141,11 @@ class _LinkConnection(FramedConnection):
         except msgspec.DecodeError as error:
             raise NotMessagePack(str(error)) from None
         return given, *handler_of_link(given)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.peer is not None:
+            self.door.lost(self.peer)
 
     def note_tenant(self, tenant: str) -> None:
         """Do nothing: tenants take turns in the door processes."""

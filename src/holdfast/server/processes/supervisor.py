@@ -2,26 +2,21 @@
 
 import asyncio
 import logging
-import pickle
 import secrets
-import sys
 import tempfile
-from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.background import Backoff, sleep_for
 from holdfast.clock import Clock
 from holdfast.doors.identity import Identity
-from holdfast.model.errors import Unavailable
 from holdfast.server.compose import Core
 from holdfast.server.doors.doors import LAST_S
 from holdfast.server.doors.ports import Ports
-from holdfast.server.processes.door_process import DRAIN, LENGTH_BYTES, DoorStart, DoorState
+from holdfast.server.processes.child_process import ChildProcess
+from holdfast.server.processes.door_process import DoorStart
 from holdfast.server.processes.link import LinkAddress
 from holdfast.server.processes.peers import DoorPeer
 from holdfast.server.processes.reports import ServerReports
@@ -29,7 +24,6 @@ from holdfast.server.processes.store_links import StoreLinks
 from holdfast.server.settings import Settings
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.trace import Tracing
-from holdfast.wire.errors import error_of
 
 _log = logging.getLogger("holdfast")
 
@@ -41,8 +35,14 @@ _START_S = 60.0
 class DoorProcesses:
     """The doors of a server (`server.run.Front`) in several processes, each of which has all doors."""
 
-    def __init__(self, ports: Ports, settings: Settings, log_format: str) -> None:
-        """`ports` are shared sockets, on which this process never listens: they reserve the ports."""
+    def __init__(
+        self, ports: Ports, settings: Settings, log_format: str, other_stores: Sequence[LinkAddress] = ()
+    ) -> None:
+        """`ports` are shared sockets, on which this process never listens: they reserve the ports.
+
+        `other_stores` are the store processes beside this one.
+        """
+        self._other_stores = list(other_stores)
         self._settings = replace(settings, **ports.numbers)
         self._log_format = log_format
         self._directory = tempfile.TemporaryDirectory(prefix="holdfast-")
@@ -56,7 +56,7 @@ class DoorProcesses:
     async def start(self, core: Core, identity: Identity, metrics: Metrics, tracing: Tracing) -> None:
         """Start every door process, and wait until all of them serve. Raise the error of one that fails to start."""
         self._reports = ServerReports(metrics, core.weight_of)
-        self._links = StoreLinks(core, self._reports)
+        self._links = StoreLinks(core, self._reports, core.division)
         await self._links.listen(self._path)
         self._processes = [DoorProcess(number) for number in range(1, self._settings.processes + 1)]
         started = await asyncio.gather(*(self._start(each) for each in self._processes), return_exceptions=True)
@@ -73,7 +73,13 @@ class DoorProcesses:
         self._links.admit(peer)
         process.peer = peer
         link = LinkAddress(path=self._path, secret=peer.secret)
-        start = DoorStart(number=process.number, settings=self._settings, link=link, log_format=self._log_format)
+        start = DoorStart(
+            number=process.number,
+            settings=self._settings,
+            link=link,
+            log_format=self._log_format,
+            other_stores=self._other_stores,
+        )
         try:
             await process.start(start)
         except BaseException:
@@ -133,58 +139,10 @@ class DoorProcesses:
         self._directory.cleanup()
 
 
-class DoorProcess:
+class DoorProcess(ChildProcess):
     """One door process by its number. A process that ends is replaced under the same number."""
 
     def __init__(self, number: int) -> None:
+        super().__init__(_PROGRAM, f"door process {number}")
         self.number = number
         self.peer: DoorPeer | None = None
-        self._process: Process | None = None
-
-    async def start(self, start: DoorStart) -> None:
-        """Start the process and wait until it serves. Raise its error if it fails to start."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", _PROGRAM),
-            stdin=PIPE,
-            stdout=PIPE,
-        )
-        self._process = process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        task = pickle.dumps(start)
-        with suppress(ConnectionError):  # it has ended already; the line read below tells why
-            process.stdin.write(len(task).to_bytes(LENGTH_BYTES, "big") + task)
-            await process.stdin.drain()
-        try:
-            async with asyncio.timeout(_START_S):
-                line = await process.stdout.readline()
-        except TimeoutError:
-            await self.end_within(0)
-            raise Unavailable(f"door process {self.number} did not start within {_START_S:g} s") from None
-        if not line:
-            raise Unavailable(f"door process {self.number} ended while it started; the log shows the cause")
-        state = msgspec.json.decode(line, type=DoorState)
-        if not state.is_serving:
-            raise error_of(state.error)
-
-    async def ended(self) -> int:
-        """Wait for the end of the process, and return its exit code."""
-        assert self._process is not None
-        return await self._process.wait()
-
-    def drain(self) -> None:
-        """Tell the process to drain."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(DRAIN)
-
-    async def end_within(self, seconds: float) -> int:
-        """Wait for the end of the process, and kill it after `seconds`. Return its exit code."""
-        process = self._process
-        if process is None:
-            return 0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                return await process.wait()
-        with suppress(ProcessLookupError):
-            process.kill()
-        return await process.wait()

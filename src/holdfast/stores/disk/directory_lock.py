@@ -48,6 +48,21 @@ class DirectoryLock:
             if descriptor >= 0:
                 os.close(descriptor)
 
+    @classmethod
+    def inherit(cls, descriptor: int) -> "DirectoryLock":
+        """Take over the lock of the parent process by a descriptor that it passed on.
+
+        The lock ends with the last process that has the descriptor, or when the parent releases it.
+        """
+        lock = cls(descriptor)
+        lock._is_kept = True
+        return lock
+
+    @property
+    def descriptor(self) -> int:
+        """Return the descriptor to pass on to a child process (`inherit`)."""
+        return self._descriptor
+
     @property
     def is_held(self) -> bool:
         """Return whether this object still holds the lock."""

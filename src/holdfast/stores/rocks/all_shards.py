@@ -1,15 +1,20 @@
 """Operations on all shards of a store together: sweeps, copies, tallies and metrics."""
 
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime, Ticket
+from holdfast.stores.disk.free_space import DiskRoom
+from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.checkpoints import copy_shards
 from holdfast.stores.rocks.hot_prefixes import ShardSamples, hot_queues
+from holdfast.stores.rocks.journal.journal import ShardPage
 from holdfast.stores.rocks.recovery.layout import Layout
 from holdfast.stores.rocks.recovery.marker import write_marker
 from holdfast.stores.rocks.shard import Shard
@@ -68,6 +73,41 @@ async def copy_store(shards: Sequence[Shard], layout: Layout, target: Path) -> N
         write_marker(target, None, copied.role)
 
 
+async def read_pages(
+    shards: Sequence[Shard],
+    positions: Sequence[int],
+    ends: Sequence[int] | None,
+    limit: int,
+    tenant: str | None,
+    oldest_at: int,
+) -> list[ShardPage]:
+    """Return one page of the journal of each shard; see `Store.journal`."""
+    for shard in shards:
+        # Claims are not synced by themselves, but with the next sync. Readers must see their events.
+        await shard.engine.committed()
+    untils: Sequence[int | None] = ends if ends is not None else [None] * len(positions)
+    return [
+        shard.journal.read(position, limit, tenant, oldest_at, end)
+        for shard, position, end in zip(shards, positions, untils, strict=True)
+    ]
+
+
+async def finish_transfers(shards: Sequence[Shard], now_ms: int) -> None:
+    """Carry out the moves that an earlier process with a part of the shards has left unfinished.
+
+    `shards` are all shards of the store.
+    """
+    for source in shards:
+        if (transfer := source.transfers.unfinished()) is None:
+            continue
+        target = shards[keys.shard_of(transfer.target_p, len(shards))]
+        if not target.transfers.has_arrived(transfer):
+            for pieces in transfer.pieces():
+                await target.staging.copy(pieces, source.engine)
+            await target.transfers.arrive(transfer, now_ms)
+        await source.transfers.finish(transfer)
+
+
 def add_tallies(shards: Sequence[Shard], tallies: Tallies) -> None:
     """Take the tallies of all shards, and add them to `tallies`."""
     for shard in shards:
@@ -77,8 +117,21 @@ def add_tallies(shards: Sequence[Shard], tallies: Tallies) -> None:
                 kept[event] = kept.get(event, 0) + count
 
 
-def sum_figures(shards: Sequence[Shard]) -> Figures:
-    """Return the sums of the metrics of all shards."""
+def sum_figures(
+    shards: Sequence[Shard], room: DiskRoom, failure: StoreUnavailable | None, now_ms: int, stops: int
+) -> Figures:
+    """Return the metrics of a store with these shards; it has none while it is stopped by `failure`."""
+    figures = _sum_engines(shards) if shards else Figures(is_up=False)
+    return replace(
+        figures,
+        free_bytes=room.free_bytes(),
+        refusal=failure.message if failure else room.refusal(now_ms),
+        refusals=room.refusals,
+        stops=stops,
+    )
+
+
+def _sum_engines(shards: Sequence[Shard]) -> Figures:
     syncs, families = Histogram(SYNC_BOUNDS), dict[str, FamilyFigures]()
     every = [shard.engine.figures() for shard in shards]
     for each in every:

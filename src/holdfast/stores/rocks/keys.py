@@ -63,6 +63,8 @@ COUNTERS = b"c/"  # c/ | P 8                         -> counters of the queue
 DELETING = b"d/"  # d/ | P 8                         -> "": the queue is being deleted
 LIMITED = b"l/"  # l/ | P 8                          -> "": the queue's policy has limits
 META = b"m/"  # m/ | name                            -> facts of the store
+TRANSFERS = b"x/"  # x/ | number 8                   -> Transfer: messages on their way to another shard (transfers.py)
+ARRIVALS = b"a/"  # a/ | shard 4                     -> number 8: the last transfer that arrived from that shard
 
 # Spaces of `ix` whose keys begin with P behind the prefix of the space.
 PER_QUEUE_SPACES = (LIVES, DELAYED, DEAD, STATES, GROUPS, BUSY, GROUP_VISIBLE, SEEN, LEDGER, CLOSED, SCHEDULES)

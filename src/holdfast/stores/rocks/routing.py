@@ -25,9 +25,12 @@ from holdfast.stores.values import DueSchedules, QueueChange, QueueRow, TenantRo
 class Router:
     """The search for the shard of a queue."""
 
-    def __init__(self, shards: Sequence[Shard], tenants: Tenants) -> None:
+    def __init__(self, shards: Sequence[Shard], tenants: Tenants, total: int) -> None:
+        """`shards` are those of this process, of `total` shards of the store."""
         self.shards = shards
         self.tenants = tenants
+        self._total = total
+        self._by_number = {shard.number: shard for shard in shards}
         self._shards_by_ref: dict[QueueRef, Shard] = {}
 
     def find(self, ref: QueueRef) -> Shard | None:
@@ -71,7 +74,7 @@ class Router:
     def _owner(self, ref: QueueRef, queue_id: int) -> Shard:
         tenant = self.tenants.get(ref.tenant)
         assert tenant is not None
-        return self.shards[keys.shard_of(keys.prefix(tenant.tenant_id, queue_id), len(self.shards))]
+        return self._by_number[keys.shard_of(keys.prefix(tenant.tenant_id, queue_id), self._total)]
 
 
 class StoreParts(NamedTuple):

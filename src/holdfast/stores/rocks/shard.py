@@ -39,6 +39,7 @@ from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.queues.sweep import RocksSweep
 from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
 from holdfast.stores.rocks.shard_parts import ShardParts
+from holdfast.stores.rocks.transfers import ShardTransfers
 from holdfast.stores.values import AlterStep, Claims, Listing, QueueRow, Swept
 
 
@@ -96,6 +97,8 @@ class Shard:
         self.staging.load()
         self._sweep_plan = SweepPlan(engine, self.catalog, listener)
         self.units = RocksUnits(parts, self.staging, self._sweep_plan)
+        self.transfers = ShardTransfers(parts, self.units, self.staging)
+        self.transfers.load()
         self.ledgers = UnitLedgers(self.units, dice.roll)
         self.schedules = Schedules(engine, self.catalog, self.units, room, listener)
         self.directory = RocksDirectory(engine, self.publisher, self.catalog, self.schedules, self._sweep_plan)

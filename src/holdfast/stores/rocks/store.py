@@ -3,7 +3,6 @@
 `RocksStore` opens and closes the shards, reopens them after a failed write or sync, and routes each call to its shard.
 """
 
-import dataclasses
 import os
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from holdfast.stores.contract import LedgerStore, LimitedQueueDirectory, Listene
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.free_space import LOW_DISK_BYTES, DiskRoom
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
-from holdfast.stores.rocks.all_shards import Tallies, add_tallies, copy_store, sum_figures, sweep_shards
+from holdfast.stores.rocks import all_shards
 from holdfast.stores.rocks.directory.store_facts import ShardFacts, begin_session
 from holdfast.stores.rocks.directory.tenants import Tenants
 from holdfast.stores.rocks.engine.checkpoints import CHECKPOINT_BYTES
@@ -40,7 +39,7 @@ from holdfast.stores.rocks.engine.reopening import (
 from holdfast.stores.rocks.engine.shard_links import ShardLinks
 from holdfast.stores.rocks.journal.journal import merge_pages
 from holdfast.stores.rocks.payloads.staging import RocksStage
-from holdfast.stores.rocks.recovery.layout import Opened, find_or_make_layout, note_closed, open_databases
+from holdfast.stores.rocks.recovery.layout import Layout, Opened, find_or_make_layout, note_closed, open_databases
 from holdfast.stores.rocks.recovery.opening import lock_directory
 from holdfast.stores.rocks.routing import Router, parts_of
 from holdfast.stores.rocks.shard import Shard
@@ -63,13 +62,14 @@ class RocksStore:
         low_disk_bytes: int = LOW_DISK_BYTES,
         reopen_after_ms: int = REOPEN_AFTER_MS,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
+        lock: DirectoryLock | None = None,
     ) -> None:
         """Prepare a store in the directory `path`, which `open` creates if it is missing.
 
-        `shards` is the number of shards of a new store, by default 1. Opening a store with another number of shards
-        fails. Enqueues are refused while less than `low_disk_bytes` are free. After a failed write or sync, the first
-        attempt to reopen the store is made after `reopen_after_ms`. `checkpoint_bytes` bounds the changes that are only
-        in the log.
+        `shards` is the number of shards of a new store, by default 1; opening fails for another number. Enqueues are
+        refused while less than `low_disk_bytes` are free. After a failed write or sync, the first attempt to reopen is
+        made after `reopen_after_ms`. `checkpoint_bytes` bounds the changes that are only in the log. `lock` is the
+        caller's lock on the directory, and remains the caller's.
         """
         # The resolved path, because a relative path or a symbolic link may later lead to another directory.
         self._path = Path(os.path.realpath(path))
@@ -88,34 +88,53 @@ class RocksStore:
         self._reopen_after_ms = reopen_after_ms
         self._checkpoint_bytes = checkpoint_bytes
         self._reopening: Reopening | None = None
+        self._given_lock = lock
         # Held by the store and not by its databases, so that no other process can open the directory while a stopped
         # store is reopened.
         self._lock: DirectoryLock | None = None
         # Empty while the store is closed, and while it is being reopened.
         self.databases: list[Database] = []
-        # Tallies from before the store was reopened that `take_tallies` has not returned yet.
-        self._earlier_tallies: Tallies = {}
+        # all_shards.Tallies from before the store was reopened that `take_tallies` has not returned yet.
+        self._earlier_tallies: all_shards.Tallies = {}
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
-        self._lock = lock_directory(self._path)
+        self._lock = self._given_lock or lock_directory(self._path)
         try:
-            self._layout = find_or_make_layout(self._path, self._wanted_shards)
+            self._layout = self._find_layout()
             opened = open_databases(self._layout, self._lock)
         except BaseException:
-            self._lock.release()
+            self._release()
             raise
-        remove_probe(self._path)
+        # Each process of a divided store has a file of its own for probes.
+        probed = self._path if self._layout.only is None else self._layout.paths[self._layout.only[0]]
+        remove_probe(probed)
         self._disk_room = DiskRoom(self._path, runtime, self._low_disk_bytes)
-        self._reopening = Reopening(self._path, runtime, self._reopen_after_ms, self._reopen, self._fail_permanently)
+        self._reopening = Reopening(probed, runtime, self._reopen_after_ms, self._reopen, self._fail_permanently)
         try:
             self._open(opened, listener, runtime)
+            await self._finish_transfers()
         except BaseException:
             self._drop_parts()
             for database in opened.databases:
                 database.close()
             note_closed(self._layout)
-            self._lock.release()
+            self._release()
             raise
+
+    def _find_layout(self) -> Layout:
+        return find_or_make_layout(self._path, self._wanted_shards)
+
+    def _make_tenants(self, engine: Engine) -> Tenants:
+        """Return the tenants of a store whose first engine is `engine`."""
+        tenants = Tenants(engine)
+        tenants.load()
+        return tenants
+
+    def _begin_session(self, facts: list[ShardFacts]) -> None:
+        begin_session(facts, self._dice)
+
+    async def _finish_transfers(self) -> None:
+        await all_shards.finish_transfers(self.shards, self._runtime.clock.now_ms())
 
     def _open(self, opened: Opened, listener: Listener, runtime: Runtime) -> None:
         self._listener = listener
@@ -123,16 +142,15 @@ class RocksStore:
         databases = opened.databases
         self._engines = [
             Engine(database, runtime, self._durability, shard=number, is_only=len(databases) == 1)
-            for number, database in enumerate(databases)
+            for number, database in zip(self._layout.numbers, databases, strict=True)
         ]
-        tenants = Tenants(self._engines[0])
-        tenants.load()
+        tenants = self._make_tenants(self._engines[0])
         facts = [ShardFacts(engine) for engine in self._engines]
         uploads: dict[int, RocksStage] = {}
         self.shards = [
             Shard(
                 *(engine, tenants, each, listener, runtime, self._disk_room, self._dice, uploads),
-                shards=len(databases),
+                shards=self._layout.shards,
                 journal_retention_ms=self._journal_retention_ms,
                 checkpoint_bytes=self._checkpoint_bytes,
             )
@@ -141,13 +159,13 @@ class RocksStore:
         tenants.shards = [shard.catalog for shard in self.shards]
         for shard in self.shards:
             continue_from(runtime.clock, shard.journal.latest_at)
-        self._router = Router(self.shards, tenants)
+        self._router = Router(self.shards, tenants, self._layout.shards)
         self._links = ShardLinks(runtime, opened.last_link)
         self._only_shard = self.shards[0] if len(self.shards) == 1 else None
         self._parts = parts_of(self._router)
-        # Any engine shows whether the store has stopped, because all engines stop together.
+        # All engines stop together, so any of them shows whether the store has stopped.
         self._engine = self._engines[0]
-        begin_session(facts, self._dice)
+        self._begin_session(facts)
         for engine in self._engines:
             engine.on_stop = self._stop
         for shard in self.shards:
@@ -186,7 +204,7 @@ class RocksStore:
                 self._release()
 
     def _release(self) -> None:
-        if self._lock is not None:
+        if self._lock is not None and self._given_lock is None:
             self._lock.release()
 
     def _close_engines(self, failure: StoreUnavailable | None = None) -> None:
@@ -228,13 +246,13 @@ class RocksStore:
             for shard in self.shards:
                 await shard.checkpoints.close()
             old, self.databases = self.databases, []
-            add_tallies(self.shards, self._earlier_tallies)
+            all_shards.add_tallies(self.shards, self._earlier_tallies)
             self._drop_parts(failure)
             await close_all_stopped(self._runtime, old)
-        # The directory has been locked all the time, so no other process can have opened the store.
         opened = await self._runtime.offload(lambda: open_after_failure(self._layout, self._lock))
         try:
             self._open(opened, self._listener, self._runtime)
+            await self._finish_transfers()
         except BaseException:
             self._drop_parts(failure)
             await close_all_stopped(self._runtime, opened.databases)
@@ -280,9 +298,7 @@ class RocksStore:
 
     # --- Messages ----------------------------------------------------------------------------------------------
     #
-    # These methods are not `async`, but return the coroutine of the step: another coroutine around it would cost as
-    # much as writing a key.
-
+    # Not `async`: another coroutine around that of the step would cost as much as writing a key.
     def enqueue(
         self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool
     ) -> Coroutine[Any, Any, list[Enqueued]]:
@@ -354,48 +370,34 @@ class RocksStore:
         self._engine.check()
         if self._only_shard is not None:
             return await self._only_shard.sweep(limit, now_ms)
-        return await sweep_shards(self.shards, self._runtime, limit, now_ms)
+        return await all_shards.sweep_shards(self.shards, self._runtime, limit, now_ms)
 
     async def backup(self, target: str) -> None:
         self._engine.check()
         check_target(Path(target))
         # The copy goes on if the caller is cancelled, because no other checkpoint may begin before it has ended.
-        await shield(self._runtime, copy_store(self.shards, self._layout, Path(target)))
+        await shield(self._runtime, all_shards.copy_store(self.shards, self._layout, Path(target)))
 
     async def journal(
         self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
     ) -> JournalPage:
         self._engine.check()
         positions = parse_positions(after, len(self.shards))
-        ends = [None] * len(positions) if until is None else parse_positions(until, len(positions))
-        for engine in self._engines:
-            # Claims are not synced by themselves, but with the next sync. Readers must see their events.
-            await engine.committed()
-        retention_ms = None if tenant is None else self._router.tenants.config(tenant).journal_retention_ms
-        oldest_at = now_ms - retention_ms if retention_ms is not None else 0
-        pages = [
-            shard.journal.read(position, limit, tenant, oldest_at, end)
-            for shard, position, end in zip(self.shards, positions, ends, strict=True)
-        ]
-        return merge_pages(pages, limit)
+        ends = None if until is None else parse_positions(until, len(positions))
+        oldest_at = self._router.tenants.oldest_event_at(tenant, now_ms)
+        return merge_pages(await all_shards.read_pages(self.shards, positions, ends, limit, tenant, oldest_at), limit)
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
         if self.databases:
             if not self._earlier_tallies and self._only_shard is not None:
                 return self._only_shard.journal.take_tallies()
-            add_tallies(self.shards, self._earlier_tallies)
+            all_shards.add_tallies(self.shards, self._earlier_tallies)
         taken, self._earlier_tallies = self._earlier_tallies, {}
         return taken
 
     async def figures(self) -> Figures:
         if self._reopening is None or self._reopening.is_closed:
             return Figures(is_up=False)
-        failure, room = self._engine.failure, self._disk_room
-        figures = sum_figures(self.shards) if self.databases else Figures(is_up=False)
-        return dataclasses.replace(
-            figures,
-            free_bytes=room.free_bytes(),
-            refusal=failure.message if failure else room.refusal(self._runtime.clock.now_ms()),
-            refusals=room.refusals,
-            stops=self._reopening.stops,
-        )
+        now_ms, stops = self._runtime.clock.now_ms(), self._reopening.stops
+        shards = self.shards if self.databases else []
+        return all_shards.sum_figures(shards, self._disk_room, self._engine.failure, now_ms, stops)

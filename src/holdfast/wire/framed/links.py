@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from holdfast.model.answers import Enqueued
+from holdfast.model.limits import Charge
 from holdfast.model.message import Draft, Pieces, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
@@ -124,6 +125,26 @@ class CheckStoreCall(CallFrame, frozen=True, gc=False, array_like=True, tag="che
     """Raise an error while the store cannot be used."""
 
 
+class PortionFrame(CallFrame, frozen=True, gc=False, array_like=True, tag="portion"):
+    """A call between the store processes of a server, or from a door process, in their own form."""
+
+    to_coordinator: bool
+    call: bytes
+
+
+class TakeTokensCall(CallFrame, frozen=True, gc=False, array_like=True, tag="take_tokens"):
+    """Takes tokens of limits that all store processes share."""
+
+    # Taken into debt, or given back if negative; then each taken or refused as a whole; then reserved.
+    adjusted: list[Charge]
+    asked: list[Charge]
+    reserved: list[Charge]
+
+
+class ScrapeCall(CallFrame, frozen=True, gc=False, array_like=True, tag="scrape"):
+    """Returns the metrics of a store process since the last call."""
+
+
 class SeriesReport(msgspec.Struct, frozen=True, array_like=True):
     """A histogram of calls that ended since the last report."""
 
@@ -174,6 +195,9 @@ _LINK_CALLS = (
     CheckStoreCall,
     ReportCall,
     RenderMetricsCall,
+    PortionFrame,
+    TakeTokensCall,
+    ScrapeCall,
 )
 
 _calls: msgspec.msgpack.Decoder[CallFrame] = msgspec.msgpack.Decoder(
@@ -223,7 +247,16 @@ class News(msgspec.Struct, frozen=True, array_like=True):
     is_closed: bool
 
 
+class SharedTokens(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `take_tokens`: the longest wait and the charge that causes it, and the tokens reserved."""
+
+    wait_ms: int
+    short: int
+    reserved: list[int]
+
+
 write_link_answer = _encode
+read_shared_tokens = msgspec.msgpack.Decoder(SharedTokens).decode
 read_number = msgspec.msgpack.Decoder(int).decode
 read_news = msgspec.msgpack.Decoder(News).decode
 read_weights = msgspec.msgpack.Decoder(dict[str, int]).decode

@@ -89,7 +89,7 @@ def test_the_directory_of_a_single_shard_is_no_store(filled: Path, tmp_path: Pat
 
 def test_an_older_holdfast_refuses_a_store_with_shards_by_its_format(filled: Path) -> None:
     markers = [filled / MARKER, *(filled / "shards-1").glob(f"*/{MARKER}")]
-    assert [json.loads(each.read_text())["format"] for each in markers] == [5] * (1 + SHARDS)
+    assert [json.loads(each.read_text())["format"] for each in markers] == [6] * (1 + SHARDS)
 
 
 def test_a_missing_shard_is_refused_by_name_and_not_made_anew(filled: Path, tmp_path: Path) -> None:

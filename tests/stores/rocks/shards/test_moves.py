@@ -125,7 +125,7 @@ def test_a_copy_that_the_disk_has_no_room_for_is_given_up_and_the_message_stays(
 ) -> None:
     source, target = queue_in(hf, 2), queue_in(hf, 3)
     source.enqueue(LARGE)
-    copy_piece, copied = RocksStaging._copy_piece, 0
+    copy_piece, copied = RocksStaging.copy_piece, 0
 
     async def filling(staging: RocksStaging, place: int, number: int, piece: bytes) -> None:
         nonlocal copied
@@ -135,7 +135,7 @@ def test_a_copy_that_the_disk_has_no_room_for_is_given_up_and_the_message_stays(
         await copy_piece(staging, place, number, piece)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RocksStaging, "_copy_piece", filling)
+        patched.setattr(RocksStaging, "copy_piece", filling)
         with pytest.raises(StoreUnavailable, match="nearly full"):
             move(source, target)
     sweep(hf)

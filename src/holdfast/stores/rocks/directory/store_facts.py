@@ -104,8 +104,10 @@ class ShardFacts:
         return None if raw is None else _NUMBER.unpack(raw)[0]
 
 
-def begin_session(shards: list[ShardFacts], dice: Dice) -> None:
+def begin_session(shards: list[ShardFacts], dice: Dice, node_offset: int = 0) -> None:
     """Mark all shards as in use, and give them their common ids.
+
+    `node_offset` is added to the store's node number, so that each process with a part of the shards has its own.
 
     If a shard is still marked as in use, the store was not closed cleanly, and a power cut may have undone claims. Then
     the versions of all existing messages rise by `_JUMP` with their next claim, above every version that was given.
@@ -118,6 +120,6 @@ def begin_session(shards: list[ShardFacts], dice: Dice) -> None:
     floor, floor_id = max(each.floor for each in shards), max(each.floor_id for each in shards)
     if any(each.is_in_use for each in shards):
         floor, floor_id = floor + _JUMP, highest
-    ids = StoreIds(IdMaker(node, highest))
+    ids = StoreIds(IdMaker((node + node_offset) % NODES, highest))
     for each in shards:
         each.begin_session(ids, node, floor, floor_id)

@@ -79,6 +79,11 @@ class Tenants:
         row = self._rows.get(name)
         return TenantConfig() if row is None else row.config
 
+    def oldest_event_at(self, name: str | None, now_ms: int) -> int:
+        """Return the instant from which on a reader gets events: of the tenant, or, with None, of all tenants."""
+        retention_ms = None if name is None else self.config(name).journal_retention_ms
+        return 0 if retention_ms is None else now_ms - retention_ms
+
     def put(self, name: str, config: TenantConfig) -> TenantRow:
         """Add a tenant, or replace its configuration. Must be part of a commit of the first shard."""
         row = self._rows.get(name)

@@ -10,7 +10,7 @@ There is one link at a time, so only the last link of a store can be incomplete.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from holdfast.model.errors import StoreUnavailable
@@ -54,16 +54,18 @@ def read_last_link(database: Linked) -> LinkMark:
     return NO_LINK if raw is None else LinkMark(*_MARK.unpack(raw))
 
 
-def resolve_links(shards: Sequence[Linked], store: str) -> int:
+def resolve_links(shards: Mapping[int, Linked], store: str) -> int:
     """Discard the half of a link whose other half is missing. Return the number of the last complete link.
+
+    `shards` may be a part of the store. A link to another part was complete when the store was opened as a whole.
 
     Raise `StoreUnavailable` if the missing half was once on disk: its shard is then damaged, or restored from an older
     copy.
     """
-    links = [read_last_link(shard) for shard in shards]
-    for number, (shard, link) in enumerate(zip(shards, links, strict=True)):
-        frame = shard.replayed.linked
-        if link == NO_LINK or links[link.partner].number >= link.number:
+    links = {number: read_last_link(shard) for number, shard in shards.items()}
+    for number, shard in shards.items():
+        frame, link = shard.replayed.linked, links[number]
+        if link == NO_LINK or link.partner not in links or links[link.partner].number >= link.number:
             continue
         if frame is None or shard.replayed.synced_after_link >= frame:
             raise StoreUnavailable(
@@ -72,7 +74,7 @@ def resolve_links(shards: Sequence[Linked], store: str) -> int:
                 path=store,
             )
         shard.replay_before(frame)
-    return max((read_last_link(shard).number for shard in shards), default=0)
+    return max((read_last_link(shard).number for shard in shards.values()), default=0)
 
 
 class ShardLink:

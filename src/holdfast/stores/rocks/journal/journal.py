@@ -72,7 +72,7 @@ class RocksJournal:
 
     def append(
         self,
-        queue: QueueState,
+        queue: QueueState | StoredMessage,
         entry: StoredMessage,
         event: Event,
         now_ms: int,
@@ -80,7 +80,10 @@ class RocksJournal:
         reason: str | None = None,
         error: str | None = None,
     ) -> None:
-        """Append an event of a message. `after` is its life after the event; None: its current life."""
+        """Append an event of a message. `after` is its life after the event; None: its current life.
+
+        A message stands for its own queue, where that is deleted.
+        """
         life = after if after is not None else entry.life
         lease = life.lease if life.lease is not None else entry.life.lease
         envelope = entry.envelope

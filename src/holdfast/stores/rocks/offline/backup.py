@@ -14,6 +14,8 @@ between. So the open files are the complete store, however long copying takes. O
 all files are opened again. The header of a segment shows whether it was reused while it was copied; then the backup
 starts over.
 
+The processes of a divided store move no messages between shards meanwhile (`portions/transfer_gate.py`).
+
 The files of all shards are opened before any of them is copied. The logs are then read one after the other. So a copied
 log may have one half of a link, and the other half may have come too late for its copy. The half is then left out when
 the copy is first opened (`engine/shard_links.py`).
@@ -36,6 +38,7 @@ from holdfast.stores.rocks.log.segments import (
     list_segments,
     segment_path,
 )
+from holdfast.stores.rocks.portions.transfer_gate import no_transfers
 from holdfast.stores.rocks.recovery.layout import Layout, note_closed, open_databases, read_layout
 from holdfast.stores.rocks.recovery.marker import MARKER, check_directory, read_marker, write_marker
 from holdfast.stores.rocks.recovery.opening import DATABASE
@@ -81,14 +84,16 @@ def backup(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ba
         layout = read_layout(store)
         copy = Layout(copy_path, layout.role._replace(is_made=True))
         with ExitStack() as stack:
+            if layout.has_shards and layout.paths[0].parent.is_dir():
+                stack.enter_context(no_transfers(layout.paths[0].parent))
             markers = [read_marker(path) for path in layout.paths]
             pinned = [_open_files(path, stack) for path in layout.paths]
             if None in pinned or [read_marker(path) for path in layout.paths] != markers:
                 continue  # the store was flushed, opened or closed in between
             try:
-                copied = [
-                    _copy_all(each, path) for each, path in zip(pinned, copy.paths, strict=True) if each is not None
-                ]
+                # The first shard comes last: the others may have queues of tenants that were made meanwhile.
+                every = list(zip(pinned, copy.paths, strict=True))
+                copied = [_copy_all(each, path) for each, path in reversed(every) if each is not None]
             except OSError as error:
                 raise StoreUnavailable(
                     f"the backup to {copy_path} failed: {error}; remove {copy_path} and try again", path=str(copy_path)

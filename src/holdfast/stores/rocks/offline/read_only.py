@@ -134,7 +134,7 @@ class ReadOnlyShards:
             # A crash may have interrupted the creation of the shards. Such a store has no messages.
             is_unfinished = layout.has_shards and not layout.role.is_made
             self.shards += [ReadOnlyStore(shard, may_be_missing=is_unfinished) for shard in layout.paths]
-            resolve_links(self.shards, str(store))
+            resolve_links(dict(enumerate(self.shards)), str(store))
         except BaseException:
             self.close()
             raise

@@ -243,6 +243,14 @@ class _Split:
                 # Every shard needs all names, because its journal may have events of any queue.
                 for shard in range(self._shards):
                     yield shard, item
+            elif space == keys.ARRIVALS:
+                continue  # no transfer is unfinished, and later ones have higher numbers
+            elif space == keys.TRANSFERS:
+                raise StoreUnavailable(
+                    f"{database.path} has a move to another shard that is not finished: open the store once, which "
+                    "finishes it, then try again",
+                    path=str(database.path),
+                )
             elif space != keys.META:
                 yield self._owner(key[2:]), item
             elif key not in (*_SHARED_FACTS, *_OWN_FACTS, *_MADE_ANEW):

@@ -12,7 +12,7 @@ How to change this format: the only record is the key of `keys.STAGES`, with an 
 added later, because nothing reads the value.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Envelope, Pieces
@@ -21,6 +21,7 @@ from holdfast.runtime import yield_to_others
 from holdfast.stores.payloads.pieces import PIECE_BYTES
 from holdfast.stores.payloads.staging import StageWriter
 from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.directory.part_shortage import with_quota
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.payloads.pieces import RocksPieceCursor, RocksPieceReader, piece_key
 from holdfast.stores.rocks.shard_parts import ShardParts
@@ -81,7 +82,7 @@ class RocksStaging:
         self._engine.check()
         now_ms = self._runtime.clock.now_ms()
         self._room.check(now_ms, len(piece))
-        self._check_quotas(writer, piece, now_ms)
+        await with_quota(lambda: self._check_quotas(writer, piece, now_ms))
         engine, blob_id = self._engine, writer.blob_id
         engine.begin()
         if not writer.pieces:
@@ -93,7 +94,7 @@ class RocksStaging:
             await engine.committed()
         await yield_to_others(self._runtime)
 
-    def _check_quotas(self, writer: "RocksStage", piece: bytes, now_ms: int) -> None:
+    async def _check_quotas(self, writer: "RocksStage", piece: bytes, now_ms: int) -> None:
         """Check the tenant's quotas for the upload with its next piece. The tenant's other uploads count too, because
         otherwise concurrent uploads could fill the disk in spite of a quota."""
         tenant = writer.ref.tenant
@@ -139,6 +140,10 @@ class RocksStaging:
         del self._writers[pieces.blob_id]
         self.attach_copy(pieces)
 
+    def keep(self, blob_ids: Collection[int]) -> None:
+        """Keep pieces that `load` took for those of unfinished uploads: a transfer to another shard has them."""
+        self._abandoned = [blob_id for blob_id in self._abandoned if blob_id not in blob_ids]
+
     # --- Copies from another shard ---------------------------------------------------------------------------------
 
     async def copy(self, pieces: Pieces, source: Engine) -> bool:
@@ -146,12 +151,10 @@ class RocksStaging:
 
         Return False if the payload was deleted there during the copy. Sweeps delete an incomplete copy.
         """
-        # Sweeps must not delete this copy if an earlier one under the same blob id was abandoned.
-        self._abandoned = [blob_id for blob_id in self._abandoned if blob_id != pieces.blob_id]
         cursor, number = RocksPieceCursor(source, pieces), 0
         try:
             while (piece := cursor.next()) is not None:
-                await self._copy_piece(pieces.blob_id, number, piece)
+                await self.copy_piece(pieces.blob_id, number, piece)
                 number += 1
         except StoreUnavailable:
             self.abandon_blob(pieces.blob_id)
@@ -164,7 +167,11 @@ class RocksStaging:
             raise
         return True
 
-    async def _copy_piece(self, blob_id: int, number: int, piece: bytes) -> None:
+    async def copy_piece(self, blob_id: int, number: int, piece: bytes) -> None:
+        """Write a piece of a payload of another shard, before its message comes to this one."""
+        if not number:
+            # Sweeps must not delete this copy if an earlier one under the same blob id was abandoned.
+            self.keep([blob_id])
         engine = self._engine
         self._room.check(self._runtime.clock.now_ms(), len(piece))
         engine.begin()

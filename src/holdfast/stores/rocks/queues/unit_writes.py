@@ -7,10 +7,12 @@ another read. A read would hand the open commit to the log, and half of a change
 from collections.abc import Collection, Sequence
 from typing import Self
 
+import msgspec
+
 from holdfast.model.ids import consecutive_to_bytes
 from holdfast.model.message import Draft, Envelope, State, make_envelope
 from holdfast.model.requests import StateDocument
-from holdfast.model.rules.lifecycle import Change, Life, first_life
+from holdfast.model.rules.lifecycle import Change, Life, first_life, remove
 from holdfast.model.rules.transitions import TRANSITIONS, Cause
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.rocks import keys
@@ -29,6 +31,8 @@ _READY, _IN_FLIGHT, _SUCCEEDED = State.READY, State.IN_FLIGHT, State.SUCCEEDED
 _ENQUEUED = TRANSITIONS[None, Cause.ENQUEUE].event
 _CLAIMED = TRANSITIONS[_READY, Cause.CLAIM].event
 _ACKED = TRANSITIONS[_IN_FLIGHT, Cause.ACK].event
+
+_encode = msgspec.msgpack.Encoder().encode
 
 # A step that changes at least this many plain messages changes them together, and otherwise one by one.
 MANY = 4
@@ -184,6 +188,63 @@ class UnitWrites:
             self._journal.append(queue, entry, change.event, now_ms, None, f"to {target.row.ref}")
             there._journal.append(target, entry, change.event, now_ms, None, f"from {queue.row.ref}")
         self._engine.is_mid_change = there._engine.is_mid_change = False
+
+    def depart(
+        self,
+        queue: QueueState,
+        changes: Sequence[tuple[StoredMessage, Change]],
+        reason: str,
+        key: bytes,
+        transfer: object,
+    ) -> None:
+        """Take messages out of a queue, and keep them as a transfer under `key` (`transfers.py`)."""
+        self._prepare_groups(queue, [entry for entry, _ in changes])
+        record = _encode(transfer)
+        self._has_changed = self._engine.is_mid_change = True
+        for entry, change in changes:
+            assert change.event is not None
+            self._cache.forget(entry)
+            queue.drop(entry, is_moved=True)
+            if entry.envelope.pieces is not None:
+                self._engine.put(keys.STAGES + keys.pack_blob_id(entry.envelope.pieces.blob_id), b"", keys.INDEXES)
+            self._journal.append(queue, entry, change.event, self.now_ms, None, reason)
+        self._engine.put(key, record, keys.DIRECTORY)
+        self._engine.is_mid_change = False
+
+    def arrive(
+        self,
+        queue: QueueState | None,
+        messages: Sequence[tuple[StoredMessage, StateDocument | None]],
+        reason: str,
+        key: bytes,
+        number: bytes,
+    ) -> None:
+        """Add the messages of a transfer to a queue, and keep the transfer's number under `key`.
+
+        With `queue` None they are only in the journal: their queue is deleted, and they with it.
+        """
+        if queue is not None:
+            self._prepare_groups(queue, [entry for entry, _ in messages])
+        self._has_changed = self._engine.is_mid_change = True
+        for entry, state in messages:
+            event = TRANSITIONS[entry.life.state, Cause.MOVE].event
+            assert event is not None
+            if queue is None:
+                removal = remove(entry.life, "queue deleted")
+                assert removal.event is not None
+                self._journal.append(entry, entry, event, self.now_ms, None, reason)
+                self._journal.append(entry, entry, removal.event, self.now_ms, None, removal.reason)
+                continue
+            if entry.envelope.pieces is not None:
+                self._staging.attach_copy(entry.envelope.pieces)
+            queue.put(entry)
+            if state is not None:
+                self._cache.put_state(queue, entry, state)
+            if entry.life.expires_at is not None:
+                self._listener.deadline(entry.life.expires_at)
+            self._journal.append(queue, entry, event, self.now_ms, None, reason)
+        self._engine.put(key, number, keys.DIRECTORY)
+        self._engine.is_mid_change = False
 
     async def edit(self, queue: QueueState, entry: StoredMessage, envelope: Envelope) -> None:
         self._prepare_groups(queue, [entry])

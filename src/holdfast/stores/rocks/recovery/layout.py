@@ -35,6 +35,18 @@ class Layout(NamedTuple):
 
     path: Path
     role: Role
+    # The shards that this process opens, where several processes have a part of the store open each; None: all.
+    only: tuple[int, ...] | None = None
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Return the numbers of the shards that this process opens."""
+        return tuple(range(self.shards)) if self.only is None else self.only
+
+    @property
+    def marks_store(self) -> bool:
+        """Return whether this process writes the store's own marker: the one that has the first shard."""
+        return self.has_shards and 0 in self.numbers
 
     @property
     def shards(self) -> int:
@@ -107,18 +119,21 @@ def open_databases(layout: Layout, lock: DirectoryLock | None, *, has_lost_write
     read before any of them is written to, because a commit that only one of two shards has must be discarded.
     """
     check_shards(layout)
-    remove_leftovers(layout)
+    if layout.only is None:
+        remove_leftovers(layout)
     if not layout.has_shards:
         return Opened([Database(layout.path, lock=lock, has_lost_writes=has_lost_writes)], 0)
     databases: list[Database] = []
     try:
-        for number, directory in enumerate(layout.paths):
+        for number in layout.numbers:
+            directory = layout.paths[number]
             _prepare(layout, directory)
             databases.append(Database(directory, lock=lock, has_lost_writes=has_lost_writes, shard=number))
-        last_link = resolve_links(databases, str(layout.path))
+        last_link = resolve_links(dict(zip(layout.numbers, databases, strict=True)), str(layout.path))
         for database in databases:
             database.begin()
-        write_marker(layout.path, os.getpid(), layout.role._replace(is_made=True))
+        if layout.marks_store:
+            write_marker(layout.path, os.getpid(), layout.role._replace(is_made=True))
     except BaseException:
         for database in databases:
             database.discard()
@@ -128,7 +143,7 @@ def open_databases(layout: Layout, lock: DirectoryLock | None, *, has_lost_write
 
 def note_closed(layout: Layout) -> None:
     """Record in the marker of a store with shards that no process has it open."""
-    if layout.has_shards:
+    if layout.marks_store:
         write_marker(layout.path, None, layout.role._replace(is_made=True))
 
 

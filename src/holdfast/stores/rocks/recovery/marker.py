@@ -21,18 +21,19 @@ from holdfast.stores.disk.file_sync import sync_directory, sync_file
 #   4   as 2, with frame parts for many plain messages (`plain_messages.py`) and journal blocks that describe many
 #       similar events by columns (`event_blocks.py`)
 #   5   as 3, with the frame parts and journal blocks of 4. Only stores with shards have it.
+#   6   as 5, with transfers between shards (`transfers.py`). Only stores with shards have it.
 #
-# Opening a store of format 2 makes it 4, and one of format 3 makes it 5. Both versions read everything of the older
-# one.
+# Opening a store of format 2 makes it 4, and one of format 3 or 5 makes it 6. Both versions read everything of the
+# older one.
 #
 # How to change this format: raise the number, describe the change here, and let `Database` convert a store of the
 # previous format before it writes the marker.
-FORMAT = 5
+FORMAT = 6
 # The first format with Holdfast's own commit log.
 WITH_LOG = 2
 _WITHOUT_SHARDS = 4
 # The formats of stores with shards. Their markers have a role.
-_WITH_SHARDS = (3, FORMAT)
+_WITH_SHARDS = (3, 5, FORMAT)
 MARKER = "HOLDFAST"
 _FRESH_MARKER = "HOLDFAST.new"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -37,7 +37,7 @@ _FACTS = {
 }
 _DIRECTORY_SPACES = (
     *(keys.TENANTS, keys.QUEUES, keys.QUEUE_NAMES, keys.COUNTERS),
-    *(keys.DELETING, keys.LIMITED, keys.META),
+    *(keys.DELETING, keys.LIMITED, keys.META, keys.TRANSFERS, keys.ARRIVALS),
 )
 _INDEX_SPACES = frozenset((*keys.PER_QUEUE_SPACES, keys.TTLS, keys.KEPT, keys.SEEN_ENDS, keys.PIECES, keys.STAGES))
 
