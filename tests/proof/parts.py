@@ -19,6 +19,7 @@ from tests.faults.network.network import run_network_faults
 from tests.faults.processes.pauses import run_pauses
 from tests.faults.soak import run_buffered_soak, run_soak
 from tests.machinery.disk import run_crash_points, run_full_disk, run_power_loss, run_rot, run_sync_failures
+from tests.machinery.disk.legacy_moves import run_move_kills, run_move_power_cuts
 from tests.machinery.kills import TARGETS, run_kills
 from tests.machinery.legacy.kills import run_legacy_migration
 from tests.machinery.outcomes import PartOutcome, Progress
@@ -143,6 +144,16 @@ PARTS: dict[str, Part] = {
     "backlog": Part("a restart with half of these delayed and half in flight", 200_000, run_backlog),
     # About one in a hundred of what is made cannot be read: a million can.
     "legacy-migration": Part("messages of a legacy database, migrated through kills", 1_020_000, run_legacy_migration),
+    "legacy-moves": Part(
+        "a kill before and in the middle of every call while old messages are moved, with one shard and with four",
+        100,
+        partial(run_move_kills, processes=_PROCESSES),
+    ),
+    "legacy-power-cuts": Part(
+        "disks as a power cut may leave them while old messages are moved",
+        2_000,
+        partial(run_move_power_cuts, processes=_PROCESSES),
+    ),
     "soak": Part("steady load on two servers and two databases: nothing grows or slows down", 1_800, run_soak),
     "soak-buffered": Part("the same with the fast path", 1_800, run_buffered_soak),
     "spark-kills": Part("kill -9 of Spark's drivers and workers beside a rival consumer", 100, run_spark_kills),

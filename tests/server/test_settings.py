@@ -21,6 +21,7 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "durability": ("fsync", "os", "fsync"),
     "shards": ("1", "2", "3"),
     "stores": ("1", "2", "64"),
+    "legacy_read_only": ("true", "false", "yes"),
     "checkpoint_bytes": ("1MiB", "512KiB", "4096"),
     "shard_map": ("slots", "fnv-mod", "slots"),
     "pg_pool": ("2", "8", "64"),
@@ -75,6 +76,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "durability": ("", "none", "FSYNC"),
     "shards": (*_NUMBERS, "0"),
     "stores": (*_NUMBERS, "0", "65"),
+    "legacy_read_only": ("", "perhaps", "2"),
     "checkpoint_bytes": ("", "0", "-1", "1MB/s", "many"),
     "shard_map": ("", "mod"),
     "pg_pool": (*_NUMBERS, "1"),
@@ -172,7 +174,9 @@ def test_every_setting_of_the_public_surface_is_there() -> None:
         journal_retention reopen_after shutdown_grace log_format metrics_max_labels metrics_names allowed_hosts
         metrics_token metrics_public"""
 
-    assert set(named.split()) == set(SETTINGS) - {"jwt_secret_file", "metrics_token_file", "clock_skew"}
+    assert set(named.split()) == set(SETTINGS) - {
+        *("jwt_secret_file", "metrics_token_file", "clock_skew", "legacy_read_only")
+    }
 
 
 @pytest.mark.spec("10.6")

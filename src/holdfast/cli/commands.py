@@ -25,6 +25,8 @@ class CommandRow(NamedTuple):
     has_session: bool = True
     # True if the command may create the directory of an embedded store.
     may_create: bool = False
+    # True if the command, with the usual arguments, changes nothing: a directory of the legacy layout stays as it is.
+    only_looks: bool = False
     # The name in the module of the class that parses the command line, if it is not QuickCommand.
     parsed_by: str | None = None
 
@@ -53,24 +55,58 @@ COMMANDS: dict[str, CommandRow] = {
     "worker": CommandRow(
         MESSAGES, "messages.worker", "Run a Python worker until SIGTERM or Ctrl-C.", has_session=False
     ),
-    "queues": CommandRow(INSPECT, "inspection.queues", "List the tenant's queues with their message counts."),
-    "stats": CommandRow(INSPECT, "inspection.queues", "Show the exact message counts of a queue, or of a tenant."),
-    "top": CommandRow(
-        INSPECT, "inspection.top", "Show all queues live, with message counts, ages and rates. Press q to quit."
+    "queues": CommandRow(
+        INSPECT, "inspection.queues", "List the tenant's queues with their message counts.", only_looks=True
     ),
-    "tail": CommandRow(INSPECT, "inspection.tail", "Print the events of messages as they happen."),
+    "stats": CommandRow(
+        INSPECT,
+        "inspection.queues",
+        "Show the exact message counts of a queue, or of a tenant.",
+        only_looks=True,
+    ),
+    "top": CommandRow(
+        INSPECT,
+        "inspection.top",
+        "Show all queues live, with message counts, ages and rates. Press q to quit.",
+        only_looks=True,
+    ),
+    "tail": CommandRow(
+        INSPECT,
+        "inspection.tail",
+        "Print the events of messages as they happen.",
+        only_looks=True,
+    ),
     "list": CommandRow(
-        INSPECT, "inspection.list", "List a queue's messages, oldest first, without claiming them.", attribute="list_"
+        INSPECT,
+        "inspection.list",
+        "List a queue's messages, oldest first, without claiming them.",
+        attribute="list_",
+        only_looks=True,
     ),
     "inspect": CommandRow(
-        INSPECT, "inspection.inspect", "Show one message in full: its state, lease, payload and timeline."
+        INSPECT,
+        "inspection.inspect",
+        "Show one message in full: its state, lease, payload and timeline.",
+        only_looks=True,
     ),
     "peek": CommandRow(
-        INSPECT, "inspection.queues", "Show the next messages of a queue with their payloads, without claiming them."
+        INSPECT,
+        "inspection.queues",
+        "Show the next messages of a queue with their payloads, without claiming them.",
+        only_looks=True,
     ),
-    "get": CommandRow(INSPECT, "inspection.queues", "Show one message of a queue, whatever its state."),
-    "dlq": CommandRow(INSPECT, "operator.dead_letters", "List, show, redrive, remove or purge a queue's dead letters."),
-    "tenants": CommandRow(INSPECT, "inspection.queues", "List tenants; show or change one tenant's limits and quotas."),
+    "get": CommandRow(
+        INSPECT, "inspection.queues", "Show one message of a queue, whatever its state.", only_looks=True
+    ),
+    "dlq": CommandRow(
+        INSPECT,
+        "operator.dead_letters",
+        "List, show, redrive, remove or purge a queue's dead letters.",
+        only_looks=True,
+    ),
+    "tenants": CommandRow(
+        INSPECT, "inspection.queues", "List tenants; show or change one tenant's limits and quotas.", only_looks=True
+    ),
     "policy": CommandRow(
         OPERATE, "operator.queues", "Show or change a queue's policy. A missing queue is created.", may_create=True
     ),
@@ -97,7 +133,10 @@ COMMANDS: dict[str, CommandRow] = {
         STORE, "server.serve", "Serve queues to other programs.", has_session=False, parsed_by="ServeCommand"
     ),
     "doctor": CommandRow(
-        STORE, "server.doctor", "Check versions, settings, the clock, the disk, and the server or store."
+        STORE,
+        "server.doctor",
+        "Check versions, settings, the clock, the disk, and the server or store.",
+        only_looks=True,
     ),
     "bench": CommandRow(STORE, "server.bench", "Measure the speed of enqueue, claim and ack for one caller."),
     "demo": CommandRow(

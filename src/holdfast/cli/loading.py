@@ -24,7 +24,7 @@ def load(name: str) -> Any:
     if isinstance(found, typer.Typer):
         holder.add_typer(found, rich_help_panel=row.panel)
     elif row.has_session:
-        client_command(holder, row.panel, name, may_create=row.may_create)(found)
+        client_command(holder, row.panel, name, may_create=row.may_create, only_looks=row.only_looks)(found)
     else:
         parsed_by = QuickCommand if row.parsed_by is None else getattr(module, row.parsed_by)
         holder.command(name, cls=parsed_by, rich_help_panel=row.panel)(found)

@@ -35,13 +35,17 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 class CommandSession:
     """The target, the output and the connection of one client command.
 
-    The store or server is opened when `hf` is first read. `may_create` allows that to create a store's directory.
+    The store or server is opened when `hf` is first read. `may_create` allows that to create a store's directory. With
+    `only_looks`, a directory of the legacy layout stays as it is.
     """
 
-    def __init__(self, target: ClientTarget, output: Output, *, may_create: bool = False) -> None:
+    def __init__(
+        self, target: ClientTarget, output: Output, *, may_create: bool = False, only_looks: bool = False
+    ) -> None:
         self.target = target
         self.output = output
         self._may_create = may_create
+        self._only_looks = only_looks
         self._opened: holdfast.Holdfast | None = None
 
     @cached_property
@@ -54,8 +58,18 @@ class CommandSession:
             raise QueueNotFound(
                 f"there is no store at {target.url} (url is from {target.origin('url')}): check the path"
             )
-        self._opened = holdfast.open(target.url, **target.open_settings())
+        settings = target.open_settings()
+        if self._only_looks and self.is_legacy:
+            settings = {"legacy_read_only": True, **settings}
+        self._opened = holdfast.open(target.url, **settings)
         return self._opened
+
+    @property
+    def is_legacy(self) -> bool:
+        """Return whether the target is a directory of the legacy layout whose messages no program has begun to move."""
+        from holdfast.stores.rocks.legacy.files import is_legacy
+
+        return self.target.is_directory and is_legacy(Path(self.target.url))
 
     def ref(self, name: str) -> QueueRef:
         """Parse `queue` or `tenant/queue`. A queue's name cannot contain a slash."""
@@ -131,7 +145,7 @@ def duration(given: str | None) -> str | float | None:
 
 
 def client_command(
-    app: typer.Typer, panel: str, name: str | None = None, *, may_create: bool = False
+    app: typer.Typer, panel: str, name: str | None = None, *, may_create: bool = False, only_looks: bool = False
 ) -> Callable[[F], F]:
     """Register a function as a command: its first parameter is the CommandSession, the others are options of its own.
 
@@ -146,7 +160,7 @@ def client_command(
             flags = {each: given.pop(each) for each in ("url", "token", "tenant")}
             output = Output(json=given.pop("json"), quiet=given.pop("quiet"))
             target = resolve_target(flags, os.environ, given.pop("config"))
-            session = CommandSession(target, output, may_create=may_create)
+            session = CommandSession(target, output, may_create=may_create, only_looks=only_looks)
             try:
                 function(session, **given)
             finally:

@@ -127,6 +127,7 @@ class StoreOptions(TypedDict, total=False):
     durability: Literal["fsync", "os"]
     shards: int
     checkpoint_bytes: int | str
+    legacy_read_only: bool
     reopen_after: Duration
     journal_retention: Duration
     auto_create: bool

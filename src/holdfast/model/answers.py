@@ -161,6 +161,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     bytes: int = 0
     oldest_ready_at: int | None = None
+    # The number of these messages that are still to be moved from the legacy layout; None: there is nothing to move.
+    legacy_left: int | None = None
 
     @classmethod
     def total(cls, every: Iterable["Counts"]) -> "Counts":
@@ -173,6 +175,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
             failed=sum(counts.failed for counts in each),
             bytes=sum(counts.bytes for counts in each),
             oldest_ready_at=min((c.oldest_ready_at for c in each if c.oldest_ready_at is not None), default=None),
+            legacy_left=next((counts.legacy_left for counts in each if counts.legacy_left is not None), None),
         )
 
     def oldest_ready_age_ms(self, now_ms: int) -> int:
@@ -192,6 +195,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     waiters: int
     paused: bool
     draining: bool
+    # The number of the ready and delayed messages that are still to be moved from the legacy layout. Present only while
+    # there are any to move.
+    legacy_left: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class QueueSummary(Stats, frozen=True, kw_only=True):

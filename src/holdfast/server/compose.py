@@ -202,16 +202,21 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
 
 
 def _directory_store(url: str, settings: Settings, dice: Dice) -> Store:
+    from holdfast.stores.rocks import RocksStore
+    from holdfast.stores.rocks.engine.engine import Durability
     from holdfast.stores.rocks.legacy.files import is_legacy
+    from holdfast.stores.rocks.legacy.online.adoption import is_moving
 
-    if is_legacy(Path(url)):
+    make: type[RocksStore] = RocksStore
+    if is_legacy(Path(url)) and settings.legacy_read_only:
         from holdfast.stores.rocks.legacy.legacy_store import LegacyStore
 
         return LegacyStore(url)
-    from holdfast.stores.rocks import RocksStore
-    from holdfast.stores.rocks.engine.engine import Durability
+    if is_legacy(Path(url)) or is_moving(Path(url)):
+        from holdfast.stores.rocks.legacy.online.moving_store import MovingStore
 
-    return RocksStore(
+        make = MovingStore
+    return make(
         url,
         dice,
         durability=Durability(settings.durability),

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from holdfast.server.kinds import Choice, Directory, Duration, Integer, Size, Url
+from holdfast.server.kinds import Boolean, Choice, Directory, Duration, Integer, Size, Url
 from holdfast.server.setting import Spec
 
 DEFAULT_DATA = "./holdfast-data"
@@ -64,6 +64,9 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
             "Number of store processes that share a directory with shards, for a machine with many cores.",
         ),
     ] = 1
+    legacy_read_only: Annotated[
+        bool, _embedded_store(Boolean(), "Only read a directory of the legacy layout, instead of moving its messages.")
+    ] = False
     checkpoint_bytes: Annotated[
         int,
         _embedded_store(

@@ -1,5 +1,7 @@
 """Stored rows and counts, converted to the structs of look-ups."""
 
+import msgspec
+
 from holdfast.model.answers import Counts, Found, Info, Stats
 from holdfast.model.ids import to_uuid
 from holdfast.stores.values import QueueRow
@@ -17,6 +19,7 @@ def stats_of(counts: Counts, now_ms: int, *, waiters: int, row: QueueRow | None 
         waiters=waiters,
         paused=row is not None and row.is_paused,
         draining=row is not None and row.drain_until is not None,
+        legacy_left=msgspec.UNSET if counts.legacy_left is None else counts.legacy_left,
     )
 
 

@@ -57,6 +57,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     leftovers: int = 0
     # Ready messages in the logs of servers that no database has yet.
     logged: int = 0
+    # Messages that are still to be moved from the legacy layout. The other counts do not include them.
+    legacy: int = 0
     violation_count: int
     violations: list[Violation]
 
@@ -117,6 +119,7 @@ class Findings:
             unfinished_bytes=totals["unfinished_bytes"],
             leftovers=totals["leftovers"],
             logged=totals["logged"],
+            legacy=totals["legacy"],
             violation_count=self.number,
             violations=self.listed,
         )

@@ -117,6 +117,9 @@ STORE_WRITES = MetricFamily(
     MetricKind.COUNTER,
     "Commits written to the operating system since the store was opened.",
 )
+STORE_LEGACY_MESSAGES = MetricFamily(
+    "holdfast_store_legacy_messages", MetricKind.GAUGE, "Messages that are still to be moved from the legacy layout."
+)
 STORE_UNWRITTEN_BYTES = MetricFamily(
     "holdfast_store_unwritten_bytes",
     MetricKind.GAUGE,

@@ -87,6 +87,10 @@ class Figures:
     checkpoints: int | None = None
     # The memory used by changes that are in the log, but not yet in the database.
     unwritten_bytes: int | None = None
+    # The number of messages that are still to be moved from the legacy layout, and that of keys there that cannot be
+    # read, once they are all that is left.
+    legacy_left: int | None = None
+    legacy_unreadable: int | None = None
     syncs: Histogram | None = None
     connections: ConnectionFigures | None = None
     families: Mapping[str, FamilyFigures] = field(default_factory=dict)

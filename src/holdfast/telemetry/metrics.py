@@ -372,6 +372,7 @@ def _store_lines(figures: Figures) -> Iterator[str]:
         (declared.WAL_FREE_BYTES, figures.wal_free_bytes),
         (declared.CLOCK_SKEW, figures.clock_skew_s),
         (declared.STORE_WRITES, figures.writes),
+        (declared.STORE_LEGACY_MESSAGES, figures.legacy_left),
         (declared.STORE_UNWRITTEN_BYTES, figures.unwritten_bytes),
         (declared.STORE_CHECKPOINTS, figures.checkpoints),
     ):

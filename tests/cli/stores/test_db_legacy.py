@@ -104,11 +104,30 @@ def test_no_command_that_looks_writes_into_the_directory(alone: None, run: Run) 
         (4, "verify", path),
         (4, "db", "migrate", path),
         (2, "db", "status", "--store", path),
-        (4, "enqueue", "default", "x", "--url", path),
+        (0, "doctor", "--url", path),
     ):
         ran = run(*command)
         assert ran.code == code, (command, ran)
         assert listing_of(path) == before, command
+
+
+def test_a_command_that_changes_something_uses_the_directory_and_begins_to_move_its_messages(
+    alone: None, run: Run
+) -> None:
+    path = Path("old")
+    make_legacy(path, 6_000, seed=1, now_s=SystemClock().now_ms() // 1_000, is_damaged=False)
+
+    assert run("enqueue", "default", "x", "--url", path).code == 0
+    assert (path / "HOLDFAST").exists()
+    stats = run("stats", "default", "--url", path, "--json").json
+    assert stats["ready"] + stats["delayed"] + stats["in_flight"] == 6_001
+    assert stats["legacy_left"] > 0
+    assert "legacy left" in run("queues", "--url", path).out
+    assert "are still to be moved from the legacy layout" in run("doctor", "--url", path).out
+    assert "to be moved from the legacy layout" in run("verify", path).out
+    assert "migrated old" in run("db", "migrate", path).out
+    assert "legacy_left" not in run("stats", "default", "--url", path, "--json").json
+    assert run("verify", path).code == 0
 
 
 def test_a_look_says_how_much_it_cannot_show(alone: None, run: Run, caplog: pytest.LogCaptureFixture) -> None:

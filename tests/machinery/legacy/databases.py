@@ -127,11 +127,12 @@ def make_legacy(
     packs: bool = False,
     order: str = ITEM_ORDERS[0],
     is_damaged: bool = True,
+    damaged_share: float = 0.02,
     keeps_messages: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> Expected:
     """Make a database of this number of messages: most ready, some delayed, some in flight under leases of several;
-    with ids of ours, UUIDs of other makers, and any bytes. With `is_damaged`, one in fifty was left half done."""
+    with ids of ours, UUIDs of other makers, and any bytes. With `is_damaged`, a `damaged_share` was left half done."""
     dice = random.Random(seed)
     writer = LegacyWriter(path, families=families, packs=packs, order=order)
     expected = Expected(messages={} if keeps_messages else None)
@@ -143,9 +144,9 @@ def make_legacy(
         id = _make_id(dice, own, n, now_s)
         contents = dice.randbytes(dice.choice((0, 16, 40, 200))) + n.to_bytes(4, "big")
         roll = dice.random()
-        if is_damaged and roll < 0.02:
+        if is_damaged and roll < damaged_share:
             _leave_half_done(writer, expected, dice, id, contents, now_s)
-        elif roll < 0.15:
+        elif roll < damaged_share + 0.13:
             held[id] = contents
             if len(held) == 7:
                 _claim(writer, expected, dice, held, now_s)

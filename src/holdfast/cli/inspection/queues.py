@@ -38,8 +38,10 @@ def stats(cli: CommandSession, queue: OptionalQueue = None) -> None:
 
 def queues(cli: CommandSession) -> None:
     """List the tenant's queues with their message counts."""
-    found = cli.hf.queues(tenant=cli.target.tenant)
-    cli.output.rows(map(queue_row, found), empty=f"tenant {cli.target.tenant} has no queues")
+    rows = [queue_row(each) for each in cli.hf.queues(tenant=cli.target.tenant)]
+    if any("legacy_left" in row for row in rows):
+        rows = [{**row, "legacy_left": row.get("legacy_left", 0)} for row in rows]
+    cli.output.rows(rows, empty=f"tenant {cli.target.tenant} has no queues")
 
 
 def queue_row(summary: Any) -> dict[str, Any]:

@@ -227,6 +227,13 @@ def _store(cli: CommandSession) -> Iterator[Finding]:
     if not Path(cli.target.url).exists():
         yield Finding("store", WARN, f"there is no store at {cli.target.url} yet", "the first enqueue creates it")
         return
+    if cli.is_legacy:
+        yield Finding(
+            "layout",
+            WARN,
+            f"{cli.target.url} is of the legacy layout",
+            "the first program that opens it moves its messages while it works; these commands only read it",
+        )
     yield from _access(cli)
 
 
@@ -235,7 +242,8 @@ def _access(cli: CommandSession) -> Iterator[Finding]:
     try:
         tenants = _tenants(cli)
         checked = tenants[:_MAX_TENANTS]
-        failed = {f"{tenant}/{each.queue}": each.failed for tenant in checked for each in cli.hf.queues(tenant=tenant)}
+        queues = [(f"{tenant}/{each.queue}", each) for tenant in checked for each in cli.hf.queues(tenant=tenant)]
+        failed = {name: each.failed for name, each in queues}
     except StoreUnavailable as error:
         # A store that another process has open is not damaged.
         yield Finding("store", WARN if "in use" in error.message else BAD, error.message, "")
@@ -255,7 +263,22 @@ def _access(cli: CommandSession) -> Iterator[Finding]:
     if total := sum(failed.values()):
         worst = max(failed, key=failed.__getitem__)
         yield Finding("dead letters", WARN, f"{total:,} failed messages, most in {worst}", f"see: holdfast dlq {worst}")
+    for name, each in queues:
+        if isinstance(each.legacy_left, int):
+            yield _legacy(name, each.legacy_left)
     yield from _leases(cli)
+
+
+def _legacy(name: str, left: int) -> Finding:
+    if left:
+        found = f"{left:,} messages of {name} are still to be moved from the legacy layout"
+        return Finding("legacy layout", OK, found, "they are moved while a program has the store open")
+    return Finding(
+        "legacy layout",
+        WARN,
+        f"all messages of {name} are moved, and the old database is still there",
+        "if this stays, it has keys that cannot be read: close the store, and run holdfast db migrate DIR",
+    )
 
 
 def _tenants(cli: CommandSession) -> list[str]:

@@ -104,6 +104,8 @@ def _echo_report(report: "Report") -> None:
         typer.echo(f"  {report.logged:,} more messages are ready in logs, and land in a database soon")
     if report.leftovers:
         typer.echo(f"  {report.leftovers:,} leftovers, which the next sweep deletes")
+    if report.legacy:
+        typer.echo(f"  {report.legacy:,} further messages are still to be moved from the legacy layout")
     for violation in report.violations:
         typer.echo(f"  {violation}")
     if report.violation_count > len(report.violations):

@@ -17,7 +17,7 @@ from holdfast.stores.rocks.legacy.files import is_legacy
 from holdfast.stores.rocks.portions.calls import PortionEnd
 from holdfast.stores.rocks.portions.portion import Portion
 from holdfast.stores.rocks.portions.store import PortionStore
-from holdfast.stores.rocks.recovery.layout import read_layout
+from holdfast.stores.rocks.recovery.layout import read_layout, refuse_legacy
 from holdfast.stores.rocks.recovery.marker import MARKER, check_directory
 from holdfast.stores.rocks.recovery.opening import lock_directory
 from holdfast.stores.rocks.store import RocksStore
@@ -78,7 +78,9 @@ def check_divisible(url: str, settings: Settings) -> Path:
         )
     if (path / MARKER).exists():
         check_directory(path)
-        shards = read_layout(path).shards
+        layout = read_layout(path)
+        refuse_legacy(layout, "divided among processes")
+        shards = layout.shards
         if shards < stores:
             raise InvalidArgument(
                 f"stores is {stores}, but {url} has {shards} shard{'s' if shards > 1 else ''}: give stores up to "

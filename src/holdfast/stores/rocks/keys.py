@@ -65,6 +65,7 @@ LIMITED = b"l/"  # l/ | P 8                          -> "": the queue's policy h
 META = b"m/"  # m/ | name                            -> facts of the store
 TRANSFERS = b"x/"  # x/ | number 8                   -> Transfer: messages on their way to another shard (transfers.py)
 ARRIVALS = b"a/"  # a/ | shard 4                     -> number 8: the last transfer that arrived from that shard
+LEGACY_MOVED = b"o/"  # o/ | legacy id               -> how it was moved (legacy/online/move_records.py)
 
 # Spaces of `ix` whose keys begin with P behind the prefix of the space.
 PER_QUEUE_SPACES = (LIVES, DELAYED, DEAD, STATES, GROUPS, BUSY, GROUP_VISIBLE, SEEN, LEDGER, CLOSED, SCHEDULES)

@@ -8,6 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.client.blocking import Holdfast
+from holdfast.clock import sleep
 from holdfast.stores.rocks.recovery.marker import FORMAT, read_marker
 from holdfast.stores.rocks.verify.store_check import verify
 from holdfast.testing import ManualClock
@@ -15,9 +16,13 @@ from holdfast.testing.clock import START_MS
 from tests.stores.rocks.formats.filled import LARGE
 
 HERE = Path(__file__).parent
-FORMATS = sorted(int(each.name.removeprefix("format_").removesuffix(".tar.xz")) for each in HERE.glob("*.tar.xz"))
-# The formats of stores with shards, which become format 5; the others become 4.
-SHARDED = (3, 5)
+# Of a store that has messages of the legacy layout as well (`half_moved.py`).
+HALF_MOVED = 7
+FORMATS = sorted(
+    {int(each.name.removeprefix("format_").removesuffix(".tar.xz")) for each in HERE.glob("*.tar.xz")} - {HALF_MOVED}
+)
+# The formats of stores with shards, which become format 6; the others become 4.
+SHARDED = (3, 5, 6)
 
 
 def unpack(number: int, path: Path) -> Path:
@@ -36,8 +41,8 @@ def clock() -> ManualClock:
 
 
 def test_each_format_has_a_fixture() -> None:
-    assert list(range(1, FORMAT + 1)) == FORMATS, "keep the fixtures, and add one of the previous format"
-    for number in FORMATS:
+    assert list(range(1, FORMAT + 1)) == [*FORMATS, HALF_MOVED], "keep the fixtures, and add one of the previous format"
+    for number in (*FORMATS, HALF_MOVED):
         with tarfile.open(HERE / f"format_{number}.tar.xz") as packed:
             marker = packed.extractfile("HOLDFAST")
             assert marker is not None
@@ -93,7 +98,7 @@ def test_a_killed_store_of_each_format_has_all_of_its_messages(number: int, tmp_
         events = hf.journal(limit=1_000)
         assert sum(event.event == "enqueued" for event in events) == 10 + 4 + 50 + 1
 
-    assert read_marker(store).format == (5 if number in SHARDED else 4)
+    assert read_marker(store).format == (6 if number in SHARDED else 4)
     report = verify(store, None)
     assert report.violations == []
     assert report.messages > 0
@@ -107,4 +112,20 @@ def test_a_store_of_each_format_opens_again(number: int, tmp_path: Path, clock: 
             hf.queue("mail", tenant="acme").enqueue("later")
     with opened(store, clock) as hf:
         assert hf.queue("mail", tenant="acme").stats().ready == 10
+    assert verify(store, None).violations == []
+
+
+def test_a_killed_store_that_was_half_moved_has_all_of_its_messages(tmp_path: Path, clock: ManualClock) -> None:
+    store = unpack(HALF_MOVED, tmp_path / "store")
+    with opened(store, clock) as hf:
+        stats = hf.queue().stats()
+        assert (stats.ready, stats.in_flight, isinstance(stats.legacy_left, int)) == (297, 3, True)
+        assert sorted(each.state for each in hf.queue().list(limit=400)) == ["in_flight"] * 3 + ["ready"] * 297
+        for number in range(297):
+            [message] = hf.queue().claim()
+            assert message.payload == b"old %d" % (number + 3)
+            message.ack()
+        while (store / "legacy").exists():
+            sleep(0.01)
+    assert read_marker(store).format == 4
     assert verify(store, None).violations == []

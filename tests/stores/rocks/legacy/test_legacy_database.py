@@ -151,8 +151,8 @@ async def test_opened_as_a_store_it_is_read_as_the_default_queue(
     expected = make_legacy(path, 300, seed=run_seed(), now_s=NOW_S - 300)
     before = {entry.name: entry.read_bytes() for entry in path.iterdir() if entry.suffix in (".log", ".sst")}
 
-    async with holdfast.open_async(str(path), clock=ManualClock(NOW_S * 1_000)) as hf:
-        assert "holdfast db migrate" in caplog.text
+    async with holdfast.open_async(str(path), legacy_read_only=True, clock=ManualClock(NOW_S * 1_000)) as hf:
+        assert "it is read-only" in caplog.text
         queue = hf.queue()
         assert [each.queue for each in await hf.queues()] == ["default"]
         stats = await queue.stats()
@@ -198,7 +198,7 @@ async def test_opened_as_a_store_it_refuses_every_change_and_says_what_to_do(
     tmp_path: Path, change: Callable[[Any], Any]
 ) -> None:
     make_legacy(tmp_path / "old", 5, seed=1, now_s=NOW_S)
-    async with holdfast.open_async(str(tmp_path / "old")) as hf:
+    async with holdfast.open_async(str(tmp_path / "old"), legacy_read_only=True) as hf:
         with pytest.raises(InvalidArgument, match=r"opened read-only: .*holdfast db migrate"):
             await change(hf.queue())
 

@@ -36,7 +36,7 @@ import os, sys
 import holdfast
 
 # Loads every module that is needed: the next user may not be allowed to read them.
-with holdfast.open(sys.argv[2]) as hf:
+with holdfast.open(sys.argv[2], legacy_read_only=True) as hf:
     hf.queue().list()
 if os.getuid() == 0:
     os.setgroups([])
@@ -47,7 +47,7 @@ try:
     print("this user may write there")
 except PermissionError:
     pass
-with holdfast.open(sys.argv[1]) as hf:
+with holdfast.open(sys.argv[1], legacy_read_only=True) as hf:
     print(len(hf.queue().list(None, 100)))
 """
 
@@ -73,7 +73,7 @@ async def test_reading_changes_nothing_in_the_directory(tmp_path: Path, families
     before = listing_of(path)
 
     for _ in range(2):
-        async with holdfast.open_async(str(path), clock=ManualClock(NOW_S * 1_000)) as hf:
+        async with holdfast.open_async(str(path), legacy_read_only=True, clock=ManualClock(NOW_S * 1_000)) as hf:
             assert listing_of(path) == before
             [first, *_] = await hf.queue().peek(5)
             await hf.queue().get(first.id, payload=True)
@@ -89,7 +89,7 @@ def test_a_database_whose_program_was_killed_is_read_whole_and_stays_as_it_was(t
     subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
     before = listing_of(path)
 
-    with holdfast.open(str(path)) as hf:
+    with holdfast.open(str(path), legacy_read_only=True) as hf:
         assert hf.queue().stats().ready == 20
 
     assert listing_of(path) == before
@@ -156,7 +156,7 @@ async def test_a_message_whose_lease_has_ended_is_ready(tmp_path: Path) -> None:
     writer.close()
     clock = ManualClock(NOW_S * 1_000)
 
-    async with holdfast.open_async(str(tmp_path / "old"), clock=clock) as hf:
+    async with holdfast.open_async(str(tmp_path / "old"), legacy_read_only=True, clock=clock) as hf:
         queue = hf.queue()
 
         async def seen() -> tuple[int, int, list[bytes]]:

@@ -166,11 +166,14 @@ async def test_a_directory_that_is_half_switched_is_still_the_old_one(tmp_path: 
 
     with pytest.raises(Stopped):
         await migrate_legacy(path, stop)
-    async with holdfast.open_async(str(path)) as hf:
+    async with holdfast.open_async(str(path), legacy_read_only=True) as hf:
         assert len(await hf.queue().list()) == 20
         with pytest.raises(holdfast.InvalidArgument, match="holdfast db migrate"):
             await hf.queue().enqueue("x")
 
+    with pytest.raises(holdfast.InvalidArgument, match="holdfast db migrate"):
+        async with holdfast.open_async(str(path)):
+            pass
     await migrate_legacy(path)
     assert verify(path, None).messages == 20
 

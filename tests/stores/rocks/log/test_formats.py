@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.stores.rocks.recovery.marker import FORMAT, MARKER, WHOLE_STORE
+from holdfast.stores.rocks.recovery.marker import MARKER, WHOLE_STORE, Role
 from tests.crash.rocks import copy_store, verify_store
 from tests.stores.rocks.log.database_ends import mark_as_killed
 
 
-@pytest.mark.parametrize(("format", "shards", "present"), [(2, 1, WHOLE_STORE.format), (3, 2, FORMAT)])
+@pytest.mark.parametrize(
+    ("format", "shards", "present"), [(2, 1, WHOLE_STORE.format), (3, 2, Role(2, "shards-1").format)]
+)
 @pytest.mark.parametrize("was_killed", [False, True])
 def test_a_store_of_the_format_before_is_opened_and_gets_the_present_one(
     tmp_path: Path, format: int, shards: int, present: int, was_killed: bool

@@ -67,6 +67,8 @@ class QueueCatalog:
         self.find: Callable[[QueueRef], QueueState | None] = self._loaded.__getitem__
         # The names that were looked up, by prefix.
         self._names: dict[bytes, QueueRef] = {}
+        # Queues that are not removed even if they are empty, because more messages are coming.
+        self.retained: set[QueueRef] = set()
 
     def load(self) -> None:
         """Fill the indexes of queues in a store that has none yet. Must be part of a commit."""

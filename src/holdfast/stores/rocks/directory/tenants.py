@@ -4,7 +4,7 @@ The rows of tenants are stored in the first shard, and all of them are in memory
 the number is first needed, and the count is updated with every change from then on.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -52,6 +52,8 @@ class Tenants:
         # opened.
         self._totals: dict[str, Totals] = {}
         self._counted: set[str] = set()
+        # Messages outside of the shards that count towards a tenant's quotas.
+        self.outside: Callable[[str], Totals] = lambda tenant: Totals()
         # The number of queues of each tenant.
         self._queues: dict[str, int] = {}
         # The highest queue_id given in each tenant, including deleted queues.
@@ -197,10 +199,11 @@ class Tenants:
         that are removed in the same step.
         """
         quotas = self.config(tenant).quotas
-        totals = self._count_messages(tenant) if quotas.limits_totals else Totals()
+        limits = quotas.limits_totals
+        totals, outside = (self._count_messages(tenant), self.outside(tenant)) if limits else (Totals(), Totals())
         waiting = list(uploading)
-        messages = totals.messages + len(waiting) - len(freed)
-        size = totals.bytes + sum(waiting) - sum(freed)
+        messages = totals.messages + outside.messages + len(waiting) - len(freed)
+        size = totals.bytes + outside.bytes + sum(waiting) - sum(freed)
         check_quotas(tenant, quotas, messages, size, sizes)
 
     def _count_messages(self, tenant: str) -> Totals:

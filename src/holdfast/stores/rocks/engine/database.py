@@ -78,13 +78,14 @@ class Database(RocksWrites):
         lock: DirectoryLock | None = None,
         has_lost_writes: bool = False,
         shard: int | None = None,
+        role: Role = WHOLE_STORE,
     ) -> None:
         """Open the store in `path`, or make it if it does not exist.
 
         `lock` is the caller's lock on the directory, and remains the caller's. Without it, the database takes its own
         lock, and releases it once RocksDB has closed. `has_lost_writes`: a write or sync of this boot has failed, so
         the files are read as after a power cut. `shard`: the number of this shard. Its log is only read for now,
-        because the caller checks all shards before it calls `begin`.
+        because the caller checks all shards before it calls `begin`. `role`: that of a store without shards.
 
         Raise `StoreUnavailable` if the store is in use or damaged, and `InvalidArgument` if `path` is not a store's
         directory.
@@ -94,7 +95,7 @@ class Database(RocksWrites):
         # working directory, and a path over a symbolic link with the link.
         self.path = Path(os.path.realpath(path))
         self._has_lost_writes = has_lost_writes
-        self._role = WHOLE_STORE if shard is None else Role(shard=shard)
+        self.role = role if shard is None else Role(shard=shard)
         self._owns_lock = lock is None
         self._lock = lock or lock_directory(self.path)
         self._frozen: Layer | None = None
@@ -116,7 +117,7 @@ class Database(RocksWrites):
             if not (self.path / MARKER).exists():
                 # Write the marker before RocksDB's first file: after a kill in between, the directory must still be
                 # recognized as a store.
-                write_marker(self.path, None, self._role)
+                write_marker(self.path, None, self.role)
         except OSError as error:
             raise make_not_made_error(self.path, error) from None
         marker = self._marker = read_marker(self.path)
@@ -150,7 +151,7 @@ class Database(RocksWrites):
         try:
             # RocksDB has deleted files. That must be on disk before anything is written.
             sync_directory(self.path / DATABASE)
-            write_marker(self.path, os.getpid(), self._role)
+            write_marker(self.path, os.getpid(), self.role)
         except OSError as error:
             self.log.close()
             self.abandon()
@@ -299,7 +300,7 @@ class Database(RocksWrites):
         try:
             make_directory(directory)
             Checkpoint(database).create_checkpoint(str(directory / DATABASE))
-            write_marker(directory, None, self._role)
+            write_marker(directory, None, self.role)
         except Exception as error:  # the binding raises nothing more precise
             raise StoreUnavailable(
                 f"the backup to {directory} failed: {error}; remove {directory} and try again", path=str(directory)
@@ -327,7 +328,7 @@ class Database(RocksWrites):
             try:
                 manifest = find_manifest(self.path / DATABASE)
                 closed_state = ClosedState(*self.log.position, manifest.name, manifest.stat().st_size)
-                write_marker(self.path, None, self._role, closed_state=closed_state)
+                write_marker(self.path, None, self.role, closed_state=closed_state)
                 self.log.delete_all()
             except OSError as error:
                 failures.append(error)

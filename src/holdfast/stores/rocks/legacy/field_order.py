@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from itertools import combinations, permutations
 from typing import NamedTuple
 
+from holdfast.model.errors import InvalidArgument
 from holdfast.stores.rocks.legacy.keys import VISIBILITY, id_in_index
 
 # The Data fields of a stored_item, by position.
@@ -50,6 +51,14 @@ class FieldOrder(NamedTuple):
 
 # The order of SPEC 4.7 comes first.
 ORDERS = tuple(FieldOrder(*positions) for positions in permutations(range(3)))
+
+
+def parse_order(text: str) -> FieldOrder:
+    """Return the order with this text. Raise `InvalidArgument` if there is none."""
+    for order in ORDERS:
+        if str(order) == text:
+            return order
+    raise InvalidArgument(f"{text!r} is not an order of fields", field="order")
 
 
 class FieldOrderChoice(NamedTuple):

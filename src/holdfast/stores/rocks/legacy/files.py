@@ -101,6 +101,16 @@ class LegacyFiles:
             os.close(lock)
 
 
+def lock_database(path: Path) -> int:
+    """Lock the database against programs that write to it, and return the descriptor of its lock file.
+
+    Raise `StoreUnavailable` if a program has it open.
+    """
+    file = _lock(path, is_migrated=True)
+    assert file is not None  # the lock file is created
+    return file
+
+
 def _lock(path: Path, *, is_migrated: bool) -> int | None:
     """Lock the database against programs that write to it. Raise `StoreUnavailable` if a program has it open.
 

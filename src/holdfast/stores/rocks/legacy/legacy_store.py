@@ -86,11 +86,10 @@ class LegacyStore:
         self._runtime = runtime
         self._database = LegacyDatabase(self._path)
         _log.warning(
-            "legacy_store_opened path=%s queue=%s order=%r: it is read-only; migrate it with: holdfast db migrate %s",
+            "legacy_store_opened path=%s queue=%s order=%r: it is read-only",
             self._path,
             LEGACY_QUEUE,
             str(self._database.order),
-            self._path,
         )
 
     async def close(self) -> None:
@@ -182,8 +181,8 @@ class LegacyStore:
 
     def _refuse(self) -> NoReturn:
         raise InvalidArgument(
-            f"{self._path} is of the legacy layout and opened read-only: make it a store with `holdfast db migrate "
-            f"{self._path}`",
+            f"{self._path} is of the legacy layout and opened read-only: open it without legacy_read_only, or make it "
+            f"a store with `holdfast db migrate {self._path}`",
             field="url",
         )
 

@@ -14,17 +14,12 @@ import msgspec
 from holdfast.dice import Dice
 from holdfast.model import ids
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.events import Event
-from holdfast.model.message import Draft, make_envelope
+from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.rules import lifecycle
-from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.legacy.entries import LegacyMessage, LegacyPosition
-from holdfast.stores.rocks.payloads.pieces import store_large_payload
-from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
-from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.store import RocksStore
 
 # The queue that gets all messages of a legacy database.
@@ -76,25 +71,17 @@ class LegacyImport:
 
     async def _put(self, unit: RocksUnits, messages: Sequence[LegacyMessage], progress: MigrationProgress) -> None:
         queue = await unit.find(LEGACY_QUEUE) or await unit.create(LEGACY_QUEUE)
-        engine, facts = self._store.shards[0].engine, self._store.shards[0].facts
-        # From here on nothing may be read: a read would first write the open commit, with half of this change.
-        engine.is_mid_change = True
-        own = [own_id(message.id) for message in messages]
-        facts.skip_ids(max((id for id in own if id is not None), default=0))
-        fresh = iter(facts.take_ids(own.count(None), unit.now_ms))
+        added = unit.add_imported(queue, [_imported(each, progress.begun_at) for each in messages], "legacy")
         held = []
-        for message, id in zip(messages, own, strict=True):
-            is_held = message.is_held(progress.begun_at)
-            entry = self._put_one(queue, message, id, next(fresh) if id is None else id, is_held, unit.now_ms)
-            if is_held and message.lease_expires_at is not None:
+        for message, entry in zip(messages, added, strict=True):
+            if message.is_held(progress.begun_at) and message.lease_expires_at is not None:
                 # Claim it under a lease of the same end. No one has the receipt, so it becomes ready when the lease
                 # ends.
                 [token] = self._dice.tokens(1)
                 lease_ms = max(0, message.lease_expires_at - unit.now_ms)
                 change = lifecycle.claim(entry.life, queue.row.policy, unit.now_ms, token=token, lease_ms=lease_ms)
                 held.append((entry, change))
-        engine.put(_PROGRESS, _encode(progress), keys.DIRECTORY)
-        engine.is_mid_change = False
+        self._store.shards[0].engine.put(_PROGRESS, _encode(progress), keys.DIRECTORY)
         unit.apply(queue, held)
 
     async def note(self, progress: MigrationProgress | None) -> None:
@@ -107,19 +94,16 @@ class LegacyImport:
             engine.put(_PROGRESS, _encode(progress), keys.DIRECTORY)
         await engine.committed()
 
-    def _put_one(
-        self, queue: QueueState, message: LegacyMessage, own_id: int | None, id: int, is_held: bool, now_ms: int
-    ) -> StoredMessage:
-        store = self._store
-        headers = {LEGACY_ID: message.id.hex()} if own_id is None else {}
-        draft = Draft(payload=message.payload, headers=headers)
-        envelope = store_large_payload(store.shards[0].engine, make_envelope(draft, id, now_ms))
-        visible_at = message.visible_at if is_held else message.ready_at()
-        entry = StoredMessage(queue.p, envelope, Life(visible_at=visible_at), keys.id_bytes(id), draft.bytes)
-        queue.put(entry)
-        store.shards[0].entries.remember(entry)
-        store.shards[0].journal.append(queue, entry, Event.ENQUEUED, now_ms, reason="legacy")
-        return entry
+
+def _imported(message: LegacyMessage, begun_at: int) -> tuple[Draft, int | None, int]:
+    visible_at = message.visible_at if message.is_held(begun_at) else message.ready_at()
+    return draft_of(message), own_id(message.id), visible_at
+
+
+def draft_of(message: LegacyMessage, *, keeps_id: bool = True) -> Draft:
+    """Return the new message's draft. `keeps_id`: it keeps an id of this version's form."""
+    is_own = keeps_id and own_id(message.id) is not None
+    return Draft(payload=message.payload, headers={} if is_own else {LEGACY_ID: message.id.hex()})
 
 
 def own_id(raw: bytes) -> int | None:

@@ -11,7 +11,6 @@
 A migration may be interrupted at any point; the next run continues it. Until the switch, the old database is unchanged.
 """
 
-import base64
 import os
 import shutil
 from collections.abc import Callable
@@ -28,25 +27,24 @@ from holdfast.runtime import LoopRuntime
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.file_sync import sync_directory, sync_file
 from holdfast.stores.rocks.engine.engine import Durability
-from holdfast.stores.rocks.legacy.entries import LegacyMessage, Oddity, OddityKind
+from holdfast.stores.rocks.legacy.entries import LegacyMessage, Oddity
 from holdfast.stores.rocks.legacy.files import is_database_file, is_legacy, lock_legacy
+from holdfast.stores.rocks.legacy.kept_keys import UNREADABLE, keep_keys
 from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase
 from holdfast.stores.rocks.legacy.message_import import LegacyImport, MigrationProgress
+from holdfast.stores.rocks.legacy.online.adoption import is_moving
 from holdfast.stores.rocks.legacy.survey import Survey, require_readable, sum_store, survey
 from holdfast.stores.rocks.recovery.marker import MARKER
 from holdfast.stores.rocks.recovery.opening import DATABASE
 from holdfast.stores.rocks.store import RocksStore
 
 NEW = "holdfast-new"
-UNREADABLE = "legacy-unreadable.jsonl"
 _CHECKED = "checked"
 # The first line of the file `checked`. Change it if a copy that an older version has checked must be copied again.
 _RULES = "every key readable, or accepted\n"
 STEP = 1_000
 
 _RETENTION_MS = 7 * 86_400_000
-# The kinds of keys whose contents are kept in a file. The other kinds contain nothing that the messages do not.
-_KEPT_KINDS = frozenset({OddityKind.UNREADABLE, OddityKind.UNKNOWN, OddityKind.TWIN})
 
 # Called with the name of the stage, the amount of it that is done, and its total; None: the total is unknown.
 ReportStage = Callable[[str, int, int | None], None]
@@ -209,21 +207,7 @@ class LegacyMigration:
         """Write every key and value that is not a message to a file, as one line of JSON each, because the switch
         removes the old files. Return the path of the file, or None if there are no such keys."""
         legacy, _ = self._opened()
-        target, fresh = self.path / UNREADABLE, self.path / (UNREADABLE + ".new")
-        count = 0
-        with fresh.open("wb") as file:
-            for _, found in legacy.read():
-                if isinstance(found, Oddity) and found.kind in _KEPT_KINDS:
-                    file.write(msgspec.json.encode(_line_of(found)) + b"\n")
-                    count += 1
-            file.flush()
-            sync_file(file.fileno())
-        if not count:
-            fresh.unlink()
-            return None
-        fresh.replace(target)
-        sync_directory(self.path)
-        return target
+        return keep_keys(self.path, (found for _, found in legacy.read() if isinstance(found, Oddity)))
 
     async def finish(self) -> None:
         """Record that the copy is complete and checked, delete the stored progress, and close the copy."""
@@ -303,12 +287,25 @@ async def migrate_legacy(
     clock: Clock | None = None,
     step: int = STEP,
 ) -> LegacyMigrationResult:
-    """Run all remaining steps of a migration. Does nothing to a directory that is a store already.
+    """Run all remaining steps of a migration. Does nothing to a directory that is a store already, unless messages are
+    still being moved into it (`online`): then move the others.
 
     `step` is the number of messages in each atomic step. Raise `InvalidArgument` if the directory has no legacy
     database or has unreadable keys whose number was not accepted, `StoreUnavailable` if it is in use or the copy is
     wrong.
     """
+    if is_moving(Path(path)):
+        # Imported here, because it needs the store that this module makes.
+        from holdfast.stores.rocks.legacy.online.finishing import finish_move
+
+        moved = await finish_move(
+            path,
+            _NullListener(),
+            lambda done: report("move", done, None),
+            accept_unreadable=accept_unreadable,
+            clock=clock,
+        )
+        return LegacyMigrationResult(path=str(path), is_done=True, messages=moved)
     migration = LegacyMigration(path, accept_unreadable=accept_unreadable, clock=clock)
     if migration.is_switched and not migration.has_old_files:
         return LegacyMigrationResult(path=str(path), is_done=False)
@@ -353,15 +350,6 @@ async def _migrate(path: str, migration: LegacyMigration, report: ReportStage, s
         oddities=found.oddities,
         kept=None if kept is None else str(kept),
     )
-
-
-def _line_of(oddity: Oddity) -> dict[str, str]:
-    return {
-        "kind": oddity.kind.value,
-        "why": oddity.why,
-        "key_base64": base64.b64encode(oddity.key).decode(),
-        "value_base64": base64.b64encode(oddity.value).decode(),
-    }
 
 
 class _NullListener:

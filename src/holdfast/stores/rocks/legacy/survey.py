@@ -82,7 +82,7 @@ def survey(database: LegacyDatabase, now_ms: int, progress: Callable[[int], None
             oddities[found.kind.value] += 1
             unreadable += found.is_unreadable
             if found.is_unreadable and len(examples) < _EXAMPLES:
-                examples.append(_described(found))
+                examples.append(describe_oddity(found))
     return Survey(database.path, str(database.order), messages.sum, dict(oddities), unreadable, examples)
 
 
@@ -133,6 +133,7 @@ def require_readable(found: Survey, accepted: int, what_then: str) -> None:
     )
 
 
-def _described(oddity: Oddity) -> str:
+def describe_oddity(oddity: Oddity) -> str:
+    """Return a key and the reason why it is no message, for an error text."""
     key = oddity.key[:_SHOWN_KEY_BYTES].decode("ascii", "backslashreplace")
     return f"{key}{'…' if len(oddity.key) > _SHOWN_KEY_BYTES else ''} ({oddity.why})"

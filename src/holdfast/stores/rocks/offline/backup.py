@@ -23,11 +23,13 @@ the copy is first opened (`engine/shard_links.py`).
 
 import os
 import resource
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.file_sync import make_directory, sync_file
 from holdfast.stores.rocks.engine.database import check_target
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
@@ -39,7 +41,7 @@ from holdfast.stores.rocks.log.segments import (
     segment_path,
 )
 from holdfast.stores.rocks.portions.transfer_gate import no_transfers
-from holdfast.stores.rocks.recovery.layout import Layout, note_closed, open_databases, read_layout
+from holdfast.stores.rocks.recovery.layout import LEGACY, Layout, note_closed, open_databases, read_layout
 from holdfast.stores.rocks.recovery.marker import MARKER, check_directory, read_marker, write_marker
 from holdfast.stores.rocks.recovery.opening import DATABASE
 
@@ -80,9 +82,34 @@ def backup(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ba
     if copy_path.resolve().is_relative_to(store.resolve()):
         raise InvalidArgument(f"{copy_path} is inside the store: give a directory outside of it", field="target")
     _allow_many_files()
+    if read_layout(store).role.has_legacy:
+        return _back_up_legacy(store, copy_path)
+    return _back_up(store, copy_path)
+
+
+def _back_up_legacy(store: Path, copy_path: Path) -> Backup:
+    """Copy a store with messages of the legacy layout, which no process may have open: only the process that moves them
+    can copy both layouts as of one moment."""
+    lock = DirectoryLock.take(store)
+    if lock is None:
+        raise StoreUnavailable(
+            f"{store} is in use, and its messages of the legacy layout are being moved: let that end first, or call "
+            "the backup of the program that has it open",
+            path=str(store),
+        )
+    try:
+        copied = _back_up(store, copy_path)
+        files = [each for each in (store / LEGACY).iterdir() if each.is_file()]
+        shutil.copytree(store / LEGACY, copy_path / LEGACY)
+        return Backup(copied.files + len(files), copied.bytes + sum(each.stat().st_size for each in files))
+    finally:
+        lock.release()
+
+
+def _back_up(store: Path, copy_path: Path) -> Backup:
     for _ in range(_MAX_ATTEMPTS):
         layout = read_layout(store)
-        copy = Layout(copy_path, layout.role._replace(is_made=True))
+        copy = Layout(copy_path, layout.role._replace(is_made=layout.has_shards))
         with ExitStack() as stack:
             if layout.has_shards and layout.paths[0].parent.is_dir():
                 stack.enter_context(no_transfers(layout.paths[0].parent))

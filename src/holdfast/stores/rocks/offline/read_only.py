@@ -20,7 +20,7 @@ from holdfast.stores.rocks.engine.reads import MergedReads
 from holdfast.stores.rocks.engine.shard_links import resolve_links
 from holdfast.stores.rocks.log.replay import Replay, ReplayResult
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
-from holdfast.stores.rocks.recovery.layout import check_shards, read_layout
+from holdfast.stores.rocks.recovery.layout import check_shards, read_layout, refuse_legacy
 from holdfast.stores.rocks.recovery.marker import MARKER, WITH_LOG, Marker, check_directory, read_marker
 from holdfast.stores.rocks.recovery.opening import (
     DATABASE,
@@ -121,15 +121,23 @@ class ReadOnlyStore(MergedReads):
 class ReadOnlyShards:
     """All databases of a store, opened for reading: one for each shard, or the only one."""
 
-    def __init__(self, path: str | os.PathLike[str], *, lock: DirectoryLock | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, lock: DirectoryLock | None = None, may_have_legacy: bool = False
+    ) -> None:
         """Open all databases of the store. The object takes over `lock`, a lock on the directory, and releases it when
-        it is closed."""
+        it is closed.
+
+        A store whose messages are partly in a legacy database is refused, unless the caller reads that too.
+        """
         self._lock = lock
         self.shards: list[ReadOnlyStore] = []
         try:
             store = Path(os.path.realpath(path))
             check_directory(store)
             layout = read_layout(store)
+            self.has_legacy = layout.role.has_legacy
+            if not may_have_legacy:
+                refuse_legacy(layout, "read")
             check_shards(layout)
             # A crash may have interrupted the creation of the shards. Such a store has no messages.
             is_unfinished = layout.has_shards and not layout.role.is_made
@@ -140,14 +148,14 @@ class ReadOnlyShards:
             raise
 
     @classmethod
-    def alone(cls, path: Path) -> Self:
+    def alone(cls, path: Path, *, may_have_legacy: bool = False) -> Self:
         """Lock and open a store, so that no process can open it until it is closed here. Raise `StoreUnavailable` if it
         is in use."""
         check_directory(path)
         lock = DirectoryLock.take(path)
         if lock is None:
             raise make_in_use_error(path)
-        return cls(path, lock=lock)
+        return cls(path, lock=lock, may_have_legacy=may_have_legacy)
 
     def close(self) -> None:
         """Close all databases and release the lock. Idempotent."""

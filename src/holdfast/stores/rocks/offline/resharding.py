@@ -33,7 +33,7 @@ from holdfast.stores.rocks.engine.shard_links import LINK_KEY
 from holdfast.stores.rocks.journal.event_blocks import Row, encode_rows
 from holdfast.stores.rocks.journal.journal import TRIMMED, TRIMMED_UNTIL, decode_block
 from holdfast.stores.rocks.offline.read_only import ReadOnlyShards, ReadOnlyStore
-from holdfast.stores.rocks.recovery.layout import MAX_SHARDS, Layout, read_layout, remove_leftovers
+from holdfast.stores.rocks.recovery.layout import MAX_SHARDS, Layout, read_layout, refuse_legacy, remove_leftovers
 from holdfast.stores.rocks.recovery.marker import MARKER, Role, check_directory, write_marker
 from holdfast.stores.rocks.recovery.opening import make_in_use_error
 from holdfast.stores.rocks.verify.store_check import check_shards
@@ -92,6 +92,7 @@ def reshard(path: str | os.PathLike[str], shards: int, progress: Progress = lamb
         raise make_in_use_error(store)
     try:
         before = read_layout(store)
+        refuse_legacy(before, "resharded")
         if before.shards == shards:
             remove_leftovers(before)
             return Resharded(path=str(path), before=before.shards, shards=shards)

@@ -6,6 +6,7 @@ A claim must not find a message before the commit that made it ready is durable.
 
 from collections.abc import Callable
 
+from holdfast.model.answers import Found
 from holdfast.stores.contract import Listener
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.counters import encode_counters
@@ -148,6 +149,12 @@ class Publisher:
     def is_committed(self, entry: StoredMessage) -> bool:
         """Return whether a claim of its group may take this message along."""
         return entry.envelope.id not in self._uncommitted_ids
+
+    def is_published(self, queue: QueueState, found: Found) -> bool:
+        """Return whether claims can find a message that is due, or whether its commit is still to be made durable."""
+        life = found.life
+        key = keys.instant(life.visible_at) + keys.id_bytes(found.envelope.id)
+        return keys.level(queue.p, life.priority) + key not in self._uncommitted
 
     # --- Notifications -----------------------------------------------------------------------------------------
 

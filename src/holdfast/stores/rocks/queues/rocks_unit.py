@@ -118,7 +118,7 @@ class RocksUnits(UnitWrites):
         return queue
 
     async def remove_if_empty(self, queue: QueueState) -> None:
-        if queue.counters.messages:
+        if queue.counters.messages or queue.row.ref in self._catalog.retained:
             return
         self._has_changed = True
         for space in keys.PER_QUEUE_SPACES:

@@ -74,6 +74,10 @@ class UnitWrites:
         self._has_changed = False
         self._to_visit = self._created = None
 
+    def note_change(self) -> None:
+        """Take note that the caller has added keys of its own to the open commit."""
+        self._has_changed = True
+
     # --- Existing messages -------------------------------------------------------------------------------------
 
     def apply(
@@ -305,6 +309,33 @@ class UnitWrites:
                 self._listener.deadline(until)
         self._engine.is_mid_change = False
         return ids
+
+    def add_imported(
+        self, queue: QueueState, imported: Sequence[tuple[Draft, int | None, int]], reason: str
+    ) -> list[StoredMessage]:
+        """Add messages of another layout, and return them.
+
+        Each comes with the id that it keeps, or None for a new id, and with its visible time. `reason` is the reason of
+        the events in the journal.
+        """
+        assert _ENQUEUED is not None
+        self._has_changed = self._engine.is_mid_change = True
+        now_ms, own = self.now_ms, [id for _, id, _ in imported if id is not None]
+        self._facts.skip_ids(max(own, default=0))
+        fresh = iter(self._facts.take_ids(len(imported) - len(own), now_ms))
+        added: list[StoredMessage] = []
+        for draft, own_id, visible_at in imported:
+            id = next(fresh) if own_id is None else own_id
+            envelope = make_envelope(draft, id, now_ms)
+            if len(draft.payload) > PIECES_ABOVE:
+                envelope = store_large_payload(self._engine, envelope)
+            entry = StoredMessage(queue.p, envelope, Life(visible_at=visible_at), keys.id_bytes(id), draft.bytes)
+            queue.put(entry)
+            self._cache.remember(entry)
+            self._journal.append(queue, entry, _ENQUEUED, now_ms, reason=reason)
+            added.append(entry)
+        self._engine.is_mid_change = False
+        return added
 
     # --- Ledgers -----------------------------------------------------------------------------------------------
 

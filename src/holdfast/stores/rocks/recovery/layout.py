@@ -7,6 +7,8 @@
     data/shards-1/0     each shard has its own marker, database and log
     data/shards-1/1
 
+    data/legacy         a database of the legacy layout that is being moved into the store, as the marker says
+
 The number of shards is chosen when a store is made. `holdfast db reshard` writes all shards again into another folder,
 and then the marker. Until the marker is written, the store is the old one.
 """
@@ -23,10 +25,19 @@ from holdfast.stores.disk.file_sync import make_directory
 from holdfast.stores.rocks.engine.database import Database
 from holdfast.stores.rocks.engine.shard_links import resolve_links
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
-from holdfast.stores.rocks.recovery.marker import MARKER, Role, check_directory, read_marker, write_marker
+from holdfast.stores.rocks.recovery.marker import (
+    MARKER,
+    WHOLE_STORE,
+    Role,
+    check_directory,
+    read_marker,
+    write_marker,
+)
 from holdfast.stores.rocks.recovery.opening import DATABASE, make_not_made_error
 
 MAX_SHARDS = 64
+# The folder of a legacy database that is being moved into the store.
+LEGACY = "legacy"
 _FOLDER = re.compile(r"shards-(\d+)")
 
 
@@ -122,7 +133,7 @@ def open_databases(layout: Layout, lock: DirectoryLock | None, *, has_lost_write
     if layout.only is None:
         remove_leftovers(layout)
     if not layout.has_shards:
-        return Opened([Database(layout.path, lock=lock, has_lost_writes=has_lost_writes)], 0)
+        return Opened([Database(layout.path, lock=lock, has_lost_writes=has_lost_writes, role=layout.role)], 0)
     databases: list[Database] = []
     try:
         for number in layout.numbers:
@@ -147,12 +158,35 @@ def note_closed(layout: Layout) -> None:
         write_marker(layout.path, None, layout.role._replace(is_made=True))
 
 
+def end_legacy(layout: Layout, databases: list[Database]) -> Layout:
+    """Record in the marker that nothing of a legacy database is left to move, and return the new layout."""
+    role = layout.role._replace(has_legacy=False) if layout.has_shards else WHOLE_STORE
+    ended = layout._replace(role=role)
+    write_marker(layout.path, os.getpid(), ended.role)
+    if not ended.has_shards:
+        databases[0].role = ended.role
+    return ended
+
+
+def refuse_legacy(layout: Layout, verb: str) -> None:
+    """Raise `StoreUnavailable` if messages of the legacy layout are still being moved into the store."""
+    if layout.role.has_legacy:
+        raise StoreUnavailable(
+            f"{layout.path} cannot be {verb} while messages of the legacy layout are being moved into it: let the "
+            f"program that has it open finish, or run `holdfast db migrate {layout.path}`",
+            path=str(layout.path),
+        )
+
+
 def remove_leftovers(layout: Layout) -> None:
-    """Remove the files that an interrupted resharding left, whether or not it took effect."""
+    """Remove the files that an interrupted resharding left, whether or not it took effect, and those of a legacy
+    database that was moved."""
     named = layout.role.folder
     leftovers = [each for each in layout.path.glob("shards-*") if _FOLDER.fullmatch(each.name) and each.name != named]
     if named is not None:
         leftovers += [layout.path / DATABASE, layout.path / LOG]
+    if not layout.role.has_legacy:
+        leftovers.append(layout.path / LEGACY)
     for each in leftovers:
         shutil.rmtree(each, ignore_errors=True)
 

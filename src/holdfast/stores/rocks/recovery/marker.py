@@ -22,18 +22,21 @@ from holdfast.stores.disk.file_sync import sync_directory, sync_file
 #       similar events by columns (`event_blocks.py`)
 #   5   as 3, with the frame parts and journal blocks of 4. Only stores with shards have it.
 #   6   as 5, with transfers between shards (`transfers.py`). Only stores with shards have it.
+#   7   as 4 or 6, with a database of the legacy layout in the folder `legacy`, whose messages are being moved into the
+#       store (`legacy/online`). Once they are, the store becomes 4 or 6 again.
 #
 # Opening a store of format 2 makes it 4, and one of format 3 or 5 makes it 6. Both versions read everything of the
 # older one.
 #
 # How to change this format: raise the number, describe the change here, and let `Database` convert a store of the
 # previous format before it writes the marker.
-FORMAT = 6
+FORMAT = 7
 # The first format with Holdfast's own commit log.
 WITH_LOG = 2
 _WITHOUT_SHARDS = 4
-# The formats of stores with shards. Their markers have a role.
-_WITH_SHARDS = (3, 5, FORMAT)
+_WITH_SHARDS = 6
+# The formats whose markers have a role: stores with shards, and those with a legacy database.
+_WITH_ROLE = (3, 5, _WITH_SHARDS, FORMAT)
 MARKER = "HOLDFAST"
 _FRESH_MARKER = "HOLDFAST.new"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -63,11 +66,15 @@ class Role(NamedTuple):
     is_made: bool = False
     # In the directory of a shard: its number.
     shard: int | None = None
+    # In the store's own directory: the folder `legacy` has a database of the legacy layout that is being moved.
+    has_legacy: bool = False
 
     @property
     def format(self) -> int:
         """Return the format of a directory with this role."""
-        return _WITHOUT_SHARDS if self == WHOLE_STORE else FORMAT
+        if self.has_legacy:
+            return FORMAT
+        return _WITHOUT_SHARDS if self == WHOLE_STORE else _WITH_SHARDS
 
 
 WHOLE_STORE = Role()
@@ -133,7 +140,7 @@ def check_directory(path: Path) -> None:
         try:
             read = json.loads(marker.read_text())
             format = int(read["format"])
-            if format in _WITH_SHARDS:
+            if format in _WITH_ROLE:
                 _parse_role(read["role"])
         except (ValueError, KeyError, TypeError):
             raise StoreUnavailable(f"{marker} is damaged: restore the store from a backup", path=str(path)) from None
@@ -175,7 +182,8 @@ def _parse_role(read: dict[str, Any]) -> Role:
     role = Role(**read)
     is_store = isinstance(role.folder, str) and role.shard is None
     is_shard = role.folder is None and isinstance(role.shard, int)
-    if not (is_store or is_shard) or role.shards < 1:
+    is_legacy = role.has_legacy and role.shard is None
+    if not (is_store or is_shard or is_legacy) or role.shards < 1:
         raise ValueError("the marker describes neither a store with shards nor a shard")
     return role
 
@@ -192,6 +200,8 @@ def write_marker(
     facts: dict[str, Any] = {"format": format or role.format, "pid": pid, "boot": read_boot_id(), "rest": closed_state}
     if role != WHOLE_STORE:
         facts["role"] = role._asdict()
+        if not role.has_legacy:
+            del facts["role"]["has_legacy"]  # versions before format 7 refuse a role with this field
     fresh = path / _FRESH_MARKER
     with fresh.open("w") as file:
         json.dump(facts, file)

@@ -15,6 +15,7 @@ from holdfast.stores.findings import Findings
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.counters import Counters, decode_counters
 from holdfast.stores.rocks.engine.reads import MergedReads
+from holdfast.stores.rocks.legacy.online.move_records import MOVE_STATE
 from holdfast.stores.values import QueueRow, TenantRow
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ _FACTS = {
 }
 _DIRECTORY_SPACES = (
     *(keys.TENANTS, keys.QUEUES, keys.QUEUE_NAMES, keys.COUNTERS),
-    *(keys.DELETING, keys.LIMITED, keys.META, keys.TRANSFERS, keys.ARRIVALS),
+    *(keys.DELETING, keys.LIMITED, keys.META, keys.TRANSFERS, keys.ARRIVALS, keys.LEGACY_MOVED),
 )
 _INDEX_SPACES = frozenset((*keys.PER_QUEUE_SPACES, keys.TTLS, keys.KEPT, keys.SEEN_ENDS, keys.PIECES, keys.STAGES))
 
@@ -188,6 +189,8 @@ def _read_counters(database: MergedReads, directory: StoredDirectory, findings: 
 
 def _read_facts(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
     for name, raw in _items(database, keys.META):
+        if keys.META + name == MOVE_STATE:
+            continue  # `legacy_check.py` checks it
         if _FACTS.get(name) != len(raw):
             findings.add(DamageKind.STORE_UNREADABLE, f"the fact {name!r} of the store is unknown or damaged")
         elif name == _HIGHEST:

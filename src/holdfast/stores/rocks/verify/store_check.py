@@ -14,9 +14,11 @@ from holdfast.model.invariants.damage import DamageKind
 from holdfast.stores.findings import Findings, Progress, Report, Violation
 from holdfast.stores.rocks.legacy.files import is_legacy
 from holdfast.stores.rocks.offline.read_only import ReadOnlyShards, ReadOnlyStore
+from holdfast.stores.rocks.recovery.layout import LEGACY
 from holdfast.stores.rocks.verify.directory_check import StoredDirectory, check_prefixes, read_directories
 from holdfast.stores.rocks.verify.index_check import DEADLINES, Deadlines, check_seen_ends, count_deadlines
 from holdfast.stores.rocks.verify.journal_check import check_journal
+from holdfast.stores.rocks.verify.legacy_check import check_legacy
 from holdfast.stores.rocks.verify.pieces_check import check_blobs
 from holdfast.stores.rocks.verify.queue_check import RocksQueueCheck
 
@@ -32,6 +34,8 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
     findings = Findings(progress)
     try:
         check_shards(store.shards, findings)
+        legacy = Path(path) / LEGACY if store.has_legacy else None
+        _guard(findings, "the legacy database", lambda: check_legacy(legacy, store.shards, findings))
     finally:
         store.close()
     return findings.report(str(path))
@@ -46,7 +50,7 @@ def _open(path: Path) -> ReadOnlyShards:
             field="path",
         )
     try:
-        return ReadOnlyShards.alone(path)
+        return ReadOnlyShards.alone(path, may_have_legacy=True)
     except StoreUnavailable as error:
         if "pid" not in error.facts:
             raise
