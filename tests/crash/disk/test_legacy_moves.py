@@ -8,6 +8,7 @@ from tests.machinery.disk.legacy_moves import run_move_kills, run_move_power_cut
 from tests.seeds import run_seed
 
 
+@pytest.mark.spec("9.9")
 @pytest.mark.slow
 def test_a_kill_at_any_call_keeps_each_old_message_once() -> None:
     """At every fiftieth here: `make proof` tries each."""
@@ -16,6 +17,7 @@ def test_a_kill_at_any_call_keeps_each_old_message_once() -> None:
     assert outcome.counts["acked"] > 50
 
 
+@pytest.mark.spec("9.9")
 @pytest.mark.slow
 def test_a_power_cut_keeps_each_old_message_once() -> None:
     """Every third with durability `os`, every second with four shards."""

@@ -3,14 +3,17 @@
 import json
 import shutil
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 from rocksdict import Options, Rdict, WriteBatch
 
+from holdfast.client.client import AsyncHoldfast
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks.legacy.files import is_legacy
 from holdfast.stores.rocks.legacy.migration import NEW, migrate_legacy
+from holdfast.stores.rocks.legacy.online.moving_store import MovingStore
 from holdfast.stores.rocks.offline.backup import backup
 from holdfast.stores.rocks.offline.backup_reader import CopyMessages
 from holdfast.stores.rocks.offline.resharding import reshard
@@ -38,6 +41,7 @@ async def make_half_moved(path: Path, **messages: int) -> None:
         await hf.queue().claim(1, wait=0)
 
 
+@pytest.mark.spec("9.9")
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_no_older_program_opens_a_half_moved_directory(tmp_path: Path, shards: int) -> None:
     path = tmp_path / "old"
@@ -146,9 +150,8 @@ async def test_verify_finds_a_message_that_is_in_both_layouts(tmp_path: Path) ->
     assert any("not marked as moved" in str(each) for each in verify(path).violations)
 
 
-async def _is_deleted(hf: object) -> bool:
-    store = core_of(hf).store  # type: ignore[arg-type]
-    return store._moves.waiting == 0  # type: ignore[attr-defined, no-any-return]
+async def _is_deleted(hf: AsyncHoldfast) -> bool:
+    return cast(MovingStore, core_of(hf).store)._moves.waiting == 0
 
 
 async def test_keys_that_cannot_be_read_stay_until_their_number_is_accepted(tmp_path: Path) -> None:

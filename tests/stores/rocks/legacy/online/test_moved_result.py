@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
 from holdfast.model.answers import Info
 from holdfast.model.message import State
+from holdfast.server.embedded import open_on_loop
 from holdfast.stores.rocks.legacy.message_import import old_id
 from holdfast.stores.rocks.legacy.migration import migrate_legacy
 from holdfast.stores.rocks.verify.store_check import verify
@@ -30,22 +30,24 @@ def shown(every: list[Info]) -> dict[bytes, Shown]:
     return found
 
 
+@pytest.mark.spec("4.7", "9.9")
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_move_and_a_migration_have_the_same_result(tmp_path: Path, seed: int) -> None:
-    make = {
-        "seed": seed,
-        "now_s": NOW_S,
-        "families": seed % 2 == 1,
-        "packs": seed % 3 == 1,
-        "order": ITEM_ORDERS[seed],
-        "damaged_share": 0.2,
-    }
-    expected = make_legacy(tmp_path / "migrated", 300, **make)  # type: ignore[arg-type]  # of several types
-    make_legacy(tmp_path / "moved", 300, **make)  # type: ignore[arg-type]
+    for name in ("migrated", "moved"):
+        expected = make_legacy(
+            tmp_path / name,
+            300,
+            seed=seed,
+            now_s=NOW_S,
+            families=seed % 2 == 1,
+            packs=seed % 3 == 1,
+            order=ITEM_ORDERS[seed],
+            damaged_share=0.2,
+        )
     clock = ManualClock(NOW_MS)
 
     await migrate_legacy(tmp_path / "migrated", accept_unreadable=expected.unreadable, clock=clock)
-    async with holdfast.open_async(str(tmp_path / "migrated"), clock=clock) as hf:  # type: ignore[call-arg]
+    async with open_on_loop(str(tmp_path / "migrated"), {}, clock=clock) as hf:
         migrated = shown(await list_all(hf))
     async with open_moving(tmp_path / "moved", clock, accept_unreadable=expected.unreadable) as hf:
         while_moving = shown(await list_all(hf))

@@ -26,6 +26,7 @@ from tests.stores.rocks.legacy.online.legacy_queue import (
 )
 
 
+@pytest.mark.spec("4.7", "9.9", "2.12")
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_old_and_new_messages_are_claimed_each_once_in_their_order(
@@ -57,6 +58,7 @@ async def test_messages_are_claimed_in_order_with_no_help_of_the_background(tmp_
     assert claimed == [b"foreign %d" % n for n in range(300)]
 
 
+@pytest.mark.spec("4.7", "3.7")
 async def test_each_message_is_counted_once_at_every_moment(tmp_path: Path) -> None:
     make_queue(tmp_path / "old", foreign=900, own=400, delayed=300, held=100)
     clock = ManualClock(NOW_MS)
@@ -100,6 +102,7 @@ async def test_a_waiting_claim_gets_an_old_delayed_message_when_it_is_due(tmp_pa
         assert message.payload == b"delayed 0"
 
 
+@pytest.mark.spec("4.7")
 async def test_old_leases_hold_until_their_end_and_their_holder_can_settle_by_the_bare_id(tmp_path: Path) -> None:
     make_queue(tmp_path / "old", held=4)
     clock = ManualClock(NOW_MS)
@@ -191,6 +194,7 @@ async def test_quotas_count_messages_that_are_not_moved(tmp_path: Path) -> None:
             await hf.queue("other").enqueue(b"three")
 
 
+@pytest.mark.spec("9.9")
 async def test_a_store_that_is_closed_in_the_middle_goes_on_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "old"
     make_queue(path, foreign=3_000)
