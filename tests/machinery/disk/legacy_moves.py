@@ -25,6 +25,7 @@ from holdfast.model.ids import parse_id
 from holdfast.server.embedded import open_blocking
 from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.stores.rocks.legacy.message_import import old_id
+from holdfast.stores.rocks.legacy.online import message_moves, old_messages
 from holdfast.stores.rocks.legacy.online.moving_store import MovingStore
 from holdfast.stores.rocks.verify.store_check import verify
 from holdfast.testing.children import in_child
@@ -248,6 +249,9 @@ def expect_old(seed: int, place: Path) -> Expected:
 def open_moving(
     path: Path, clock: ManualClock, expected: Expected, *, durability: str, shards: int | None, seed: int
 ) -> Holdfast:
+    # In a child of its own: small steps, so that there are many of them, and deletions in between.
+    old_messages.STEP, old_messages.CLAIM_STEP = 7, 5
+    message_moves.DELETED_TOGETHER = 10
     store = MovingStore(
         path,
         SeededDice(seed),

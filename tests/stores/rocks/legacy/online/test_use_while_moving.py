@@ -2,16 +2,18 @@
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 
-from holdfast.model.errors import OverQuota
+from holdfast.model.errors import OverQuota, StoreUnavailable
 from holdfast.model.ids import from_bytes, to_uuid
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
 from holdfast.service.access import ANYONE
+from holdfast.stores.rocks.legacy.online.moving_store import MovingStore
 from holdfast.stores.rocks.verify.store_check import verify
 from holdfast.testing import ManualClock
 from tests.stores.rocks.legacy.online.legacy_queue import (
@@ -22,6 +24,7 @@ from tests.stores.rocks.legacy.online.legacy_queue import (
     make_queue,
     open_moving,
     own_ids,
+    wait_until,
     wait_until_moved,
 )
 
@@ -167,7 +170,7 @@ async def test_bulk_verbs_reach_messages_that_are_not_moved(tmp_path: Path) -> N
 
 async def test_a_deleted_queue_takes_its_old_messages_with_it(tmp_path: Path) -> None:
     path = tmp_path / "old"
-    make_queue(path, foreign=800, delayed=50)
+    make_queue(path, foreign=250, delayed=50)
     clock = ManualClock(NOW_MS)
     async with open_moving(path, clock) as hf:
         await hf.queue().delete()
@@ -214,3 +217,44 @@ async def test_a_store_that_is_closed_in_the_middle_goes_on_where_it_was(tmp_pat
         await wait_until_moved(hf)
         claimed += [each.payload for each in await list_all(hf)]
     assert sorted(claimed) == sorted(b"foreign %d" % n for n in range(3_000))
+
+
+async def test_a_store_that_stops_in_the_middle_reopens_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "old"
+    make_queue(path, foreign=2_000, held=30)
+    clock = ManualClock(NOW_MS)
+    async with open_moving(path, clock) as hf:
+        store = core_of(hf).store
+        acked = 0
+        for number in range(3):
+            for message in await hf.queue().claim(20, wait=0):
+                await message.ack()
+                acked += 1
+            cast(MovingStore, store)._engine.stop(OSError("a planted failure"))
+            with pytest.raises(StoreUnavailable, match="a planted failure"):
+                await hf.queue().stats()
+
+            async def is_up() -> bool:
+                clock.advance(60_000)
+                return (await store.figures()).is_up
+
+            await wait_until(is_up)
+            stats = await hf.queue().stats()
+            assert stats.ready + stats.in_flight == 2_030 - acked, number
+        await wait_until_moved(hf)
+        stats = await hf.queue().stats()
+        assert stats.ready + stats.in_flight == 2_030 - acked
+    assert verify(path).is_clean
+
+
+async def test_a_nearly_full_disk_stops_the_background_and_no_claim_or_ack(tmp_path: Path) -> None:
+    make_queue(tmp_path / "old", foreign=400)
+    async with open_moving(tmp_path / "old", ManualClock(NOW_MS), low_disk_bytes=NO_ROOM) as hf:
+        with pytest.raises(StoreUnavailable, match="enqueues are refused"):
+            await hf.queue().enqueue(b"new")
+        with pytest.raises(StoreUnavailable, match="enqueues are refused"):
+            await hf.queue().purge()
+        [message] = await hf.queue().claim(1, wait=0)
+        await message.ack()
+        stats = await hf.queue().stats()
+        assert (stats.ready, stats.legacy_left) == (399, 300)

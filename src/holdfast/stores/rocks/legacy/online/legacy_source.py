@@ -289,8 +289,9 @@ class LegacySource(LegacyReads):
                 each = self._judge(key, value)
                 if isinstance(each, LegacyMessage):
                     if each.id not in self.moved:
-                        self._enter(Phase.CLAIMED)
+                        # The phase comes last: calls on other threads read the index only in its phases.
                         self._index_after = b""
+                        self._enter(Phase.CLAIMED)
                         return None
                     each = Oddity(OddityKind.TWIN, key, value, "a second copy of a message")
                 if each is not None and each.kind in KEPT_KINDS:

@@ -31,8 +31,8 @@ from holdfast.stores.rocks.shard import Shard
 
 # The thread on which the old database is written to. Those below belong to the shards.
 THREAD = MAX_SHARDS
-# Messages that are deleted from the old database together.
-_DELETED_TOGETHER = 1_000
+# Messages that are deleted from the old database together, with one sync.
+DELETED_TOGETHER = 1_000
 
 # Chooses the messages of a step. Called within the step.
 Choice = Callable[[], list[OldMessage]]
@@ -67,6 +67,11 @@ class MessageMoves:
     def waiting(self) -> int:
         """Return the number of moved messages that the old database still has."""
         return len(self._doomed)
+
+    @property
+    def has_batch(self) -> bool:
+        """Return whether as many of them wait as are deleted together."""
+        return len(self._doomed) >= DELETED_TOGETHER
 
     def read_records(self) -> None:
         """Find what an earlier process has moved and not deleted."""
@@ -142,7 +147,7 @@ class MessageMoves:
 
     async def delete_once(self) -> int:
         """Delete some moved messages from the old database, and return their number. Called by one loop only."""
-        batch = self._doomed[:_DELETED_TOGETHER]
+        batch = self._doomed[:DELETED_TOGETHER]
         if not batch:
             return 0
         engine, source = self._shard.engine, self._source

@@ -11,7 +11,7 @@ from holdfast.stores.rocks.legacy.entries import Oddity
 from holdfast.stores.rocks.legacy.kept_keys import keep_keys
 from holdfast.stores.rocks.legacy.online.legacy_source import LegacySource, Phase
 from holdfast.stores.rocks.legacy.online.message_moves import THREAD, MessageMoves
-from holdfast.stores.rocks.legacy.online.old_messages import STEP, OldMessages
+from holdfast.stores.rocks.legacy.online.old_messages import OldMessages
 from holdfast.stores.rocks.legacy.survey import describe_oddity
 from holdfast.stores.rocks.shard import Shard
 
@@ -121,7 +121,7 @@ class LegacyMover(OldMessages):
         if self._shard.checkpoints.is_behind:
             await self._shard.checkpoints.wait_for_room()
         await self._move(self._take_step, now_ms)
-        if self._moves.waiting >= STEP or self._source.phase is Phase.DONE:
+        if self._moves.has_batch or self._source.phase is Phase.DONE:
             await self._delete()
         self._log_progress()
         await yield_to_others(self._runtime)

@@ -23,7 +23,7 @@ from holdfast.stores.rocks.shard import Shard
 # Messages in one step of the move: a step takes a few milliseconds.
 STEP = 100
 # Messages that a claim moves at least, so that the next claims need not move any.
-_CLAIM_STEP = 100
+CLAIM_STEP = 100
 # Moved messages that the old database may still have. Further moves wait: they are in memory, and have records.
 _MAX_WAITING = 10_000
 
@@ -79,7 +79,7 @@ class OldMessages:
                 break
             if head is not None and head.message.visible_at <= now_ms:
                 # As many as the claim wants, in their order: whatever it takes is among them, or was moved before.
-                wanted = max(limit, _CLAIM_STEP)
+                wanted = max(limit, CLAIM_STEP)
                 return moved + await self._pull(partial(self._source.take_visible, wanted, now_ms), now_ms)
             if self._source.phase is Phase.CLAIMED:
                 moved += await self._pull(self._take_step, now_ms)
