@@ -270,7 +270,7 @@ async def _replace_a_process(monkeypatch: pytest.MonkeyPatch, relayed: Relayed, 
     with closing(Ports(Settings(port=0), is_shared=True)) as ports:
         processes = DoorProcesses(ports, Settings(processes=2), "json")
         processes._links, processes._reports = relayed.links, relayed.links.reports
-        keeper = asyncio.create_task(processes._keep(DoorProcess(1), clock))
+        keeper = asyncio.create_task(processes._replace_on_end(DoorProcess(1), clock))
         await until(lambda: starting.is_over, clock)
         keeper.cancel()
         processes._directory.cleanup()
@@ -500,6 +500,7 @@ STARTERS = {
     "stores/objects/messages/payloads.py": "one delete, logged by the link; a sweep finds what is left",
     "stores/objects/store.py": "node_number, tidying, watch",
     "stores/rocks/all_shards.py": "sweep",
+    "stores/postgres/cluster/silence.py": "one sign of life each; a slow statement asks for another",
     "stores/postgres/payloads/staging.py": "one statement, logged by the link; a sweep finds what is left",
     "stores/postgres/store.py": "node_number, uploads, vacuum, notifications",
     "stores/rocks/engine/checkpoints.py": "an error stops the store, by design; a later write begins another",

@@ -15,7 +15,7 @@ from holdfast.model.names import QueueRef
 from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.telemetry.declared import FAMILIES
 from holdfast.telemetry.exposition import MetricFamily, MetricKind
-from holdfast.telemetry.figures import SYNC_BOUNDS, FamilyFigures, Figures, Histogram
+from holdfast.telemetry.figures import SYNC_BOUNDS, ConnectionFigures, FamilyFigures, Figures, Histogram
 from holdfast.telemetry.metrics import OK, Metrics
 from tests.telemetry.scraping import FixedSource, names_in, samples, stats
 
@@ -78,7 +78,16 @@ async def everything() -> bytes:
     disk = {"free_bytes": 1, "wal_free_bytes": 1, "refusals": 1, "stops": 1}
     log = {"writes": 1, "checkpoints": 1, "unwritten_bytes": 1}
     hot = [HotQueue(family="m", access=Access.WRITE, tenant="acme", queue="a", share=1.0)]
-    figures = Figures(**disk, **log, clock_skew_s=0.0, syncs=Histogram(SYNC_BOUNDS), families={"m": family}, hot=hot)
+    connections = ConnectionFigures(limit=8, in_use=1, waiting=0, lock_timeouts=0, failures=0)
+    figures = Figures(
+        **disk,
+        **log,
+        clock_skew_s=0.0,
+        syncs=Histogram(SYNC_BOUNDS),
+        families={"m": family},
+        hot=hot,
+        connections=connections,
+    )
 
     class Source(FixedSource):
         async def take_tallies(self) -> dict[Any, Any]:

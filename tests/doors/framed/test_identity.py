@@ -188,6 +188,7 @@ def contexts(folder: Path, authority: Authority, name: str | None) -> tuple[ssl.
     return server, client
 
 
+@pytest.mark.spec("8.15")
 @pytest.mark.parametrize(
     ("name", "tenant", "code"),
     [
@@ -210,6 +211,7 @@ async def test_a_client_certificate_says_who_calls(
         assert await code_of(peer, "enqueue", tenant) == code
 
 
+@pytest.mark.spec("8.15")
 async def test_large_payloads_cross_tls_both_ways(clock: ManualClock, tmp_path: Path, authority: Authority) -> None:
     server_tls, client_tls = contexts(tmp_path, authority, None)
     payload = bytes(range(256)) * (16 << 10)

@@ -24,6 +24,7 @@ from tests.doors.framed.serving import serve_framed
 from tests.waiting import until as eventually
 
 
+@pytest.mark.spec("8.15")
 async def test_one_call_more_than_may_be_open_is_refused_and_the_others_stay(clock: ManualClock) -> None:
     async with serve_framed(clock, queue_max_consumers=MAX_CALLS + 1) as server, greeted(server.port) as peer:
         for _ in range(MAX_CALLS):
@@ -36,6 +37,7 @@ async def test_one_call_more_than_may_be_open_is_refused_and_the_others_stay(clo
         assert [each.payload for each in await peer.claimed(2)] == [b"x"]
 
 
+@pytest.mark.spec("8.15")
 def test_a_connection_with_too_much_in_memory_is_not_read_until_calls_are_answered(run: Run) -> None:
     async def test() -> None:
         async with serve_framed(SystemClock()) as server, greeted(server.port) as peer:
@@ -60,6 +62,7 @@ def test_a_connection_with_too_much_in_memory_is_not_read_until_calls_are_answer
     run(test())
 
 
+@pytest.mark.spec("8.15")
 def test_a_caller_that_does_not_read_is_not_read_from_and_loses_its_connection(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ async def head_of(peer: Peer) -> bytes:
     return await peer.reader.readuntil(b"\r\n\r\n")
 
 
+@pytest.mark.spec("8.15")
 def test_a_connection_goes_on_with_frames(run: Run) -> None:
     async def test() -> None:
         async with upgradable() as server:
@@ -78,6 +79,7 @@ def test_a_connection_goes_on_with_frames(run: Run) -> None:
     run(test())
 
 
+@pytest.mark.spec("8.15")
 def test_a_connection_over_tls_goes_on_with_frames(run: Run, tmp_path: Path) -> None:
     async def test() -> None:
         server_tls, client_tls = contexts(tmp_path, Authority(), None)
@@ -106,6 +108,7 @@ def test_the_name_of_the_protocol_may_be_in_any_case_and_come_in_parts(run: Run)
     run(test())
 
 
+@pytest.mark.spec("8.14", "8.15")
 @pytest.mark.parametrize(
     ("sent", "status"),
     [

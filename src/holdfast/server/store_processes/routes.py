@@ -3,8 +3,20 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar, cast
 
+from msgspec.structs import replace
+
 from holdfast.clock import steady_s
-from holdfast.model.answers import Delivery, Enqueued, Exchanged, HotQueue, PayloadPart, QueueSummary, Result, Stats
+from holdfast.model.answers import (
+    Delivery,
+    Enqueued,
+    Exchanged,
+    HotQueue,
+    NumberedTenant,
+    PayloadPart,
+    QueueSummary,
+    Result,
+    Stats,
+)
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Receipt, check_drafts
 from holdfast.model.names import QueueRef
@@ -82,6 +94,16 @@ class RoutedBackend(RelayBackend):
             link.begin_drain()
 
 
+def _join_names(parts: list[NumberedTenant]) -> list[NumberedTenant]:
+    """Return each tenant once, with its queues of all store processes. Every process finds a queue that is named."""
+    tenants: dict[str, NumberedTenant] = {}
+    for part in parts:
+        known = tenants.get(part.tenant)
+        queues = {each.queue: each for each in (*(() if known is None else known.queues), *part.queues)}
+        tenants[part.tenant] = replace(part, queues=[queues[name] for name in sorted(queues)])
+    return [tenants[name] for name in sorted(tenants)]
+
+
 class RoutedSession(Session):
     """The services of all store processes, as one caller may use them."""
 
@@ -117,6 +139,9 @@ class RoutedSession(Session):
                 each for page in await self._call_all(operation, ref, request) for each in cast(list[HotQueue], page)
             ]
             return cast(A, sorted(hot, key=lambda each: -each.share))
+        if operation is operations.NAMES:
+            pages = await self._call_all(operation, ref, request)
+            return cast(A, _join_names([each for page in pages for each in cast(list[NumberedTenant], page)]))
         if operation is operations.TENANT_STATS:
             return cast(A, sum_stats(cast(list[Stats], await self._call_all(operation, ref, request))))
         return await self._sessions[0].call(operation, ref, request)
