@@ -10,7 +10,7 @@ from holdfast.client.framed.open_call import ERROR, ITEM, OpenCall, ResponseFram
 from holdfast.client.http.failures import unexpected_response
 from holdfast.client.remote.calls import CANCEL_S
 from holdfast.client.remote.lost import Lost
-from holdfast.client.remote.subscriptions import GiveBack, read_subscriptions
+from holdfast.client.remote.streams import GiveBack, read_subscriptions
 from holdfast.model.answers import Delivery
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, check_claim_request

@@ -8,7 +8,7 @@ from holdfast.client.http.calls import HttpCalls, HttpRequest
 from holdfast.client.http.connection import AnyConnection
 from holdfast.client.http.failures import unexpected_response
 from holdfast.client.remote.calls import CANCEL_S
-from holdfast.client.remote.subscriptions import GiveBack, read_subscriptions
+from holdfast.client.remote.streams import GiveBack, read_subscriptions
 from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery
 from holdfast.model.names import QueueRef

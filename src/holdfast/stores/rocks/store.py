@@ -75,12 +75,9 @@ class RocksStore:
         self._path = Path(os.path.realpath(path))
         self._dice = dice
         self._durability = durability
+        joins = durability is Durability.OS  # with fsync, separate calls share the sync, which costs more than they do
         self.capabilities = Capabilities(
-            claims_inline=True,
-            streams_above=PIECES_ABOVE,
-            lists_limited_queues=True,
-            # With fsync, commits of separate calls share the sync, which costs more than the calls.
-            prefers_batches=durability is Durability.OS,
+            claims_inline=True, streams_above=PIECES_ABOVE, lists_limited_queues=True, prefers_batches=joins
         )
         self._journal_retention_ms = journal_retention_ms
         self._wanted_shards = shards
