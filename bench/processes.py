@@ -1,4 +1,5 @@
-"""Door processes: where the CPU time of a call goes with `--processes`, and where the store process is full."""
+"""Door processes and store processes: where the CPU time of a call goes with `--processes` and `--stores`, where they
+are full, and the rates that many cores would give."""
 
 import statistics
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from bench.peers.processes import cpu_seconds
 from bench.report import Table
 
 PROCESSES = (1, 2, 4)
+STORES = (1, 2, 4)
+# Spread over the store processes by their hash.
+QUEUES = 64
 CORES = 16
 
 
@@ -53,11 +57,54 @@ def measure(per_connection: int = 60, rounds: int = 5) -> Iterator[Table]:
         tuple(_row(number, cost) for number, cost in typical.items()),
     )
 
+    yield from measure_stores(per_connection, rounds)
 
-def _measure_once(server: Started, per_connection: int) -> Cost:
-    doors = _children(server.pid)
+
+def measure_stores(per_connection: int, rounds: int) -> Iterator[Table]:
+    """The same lifecycles, over many queues, by the number of store processes, with two door processes."""
+    costs: dict[int, list[Cost]] = {number: [] for number in STORES}
+    with scratch() as path, ExitStack() as stack:
+        servers = {
+            number: stack.enter_context(holdfast_process(path / f"stores-{number}", *_stores_arguments(number)))
+            for number in STORES
+        }
+        for turn in range(rounds + 1):
+            for number in STORES if turn % 2 else reversed(STORES):
+                cost = _measure_once(servers[number], per_connection, queues=QUEUES)
+                if turn:  # the first warms up
+                    costs[number].append(cost)
+    typical = {number: _median(each) for number, each in costs.items()}
+    yield Table(
+        (
+            "`stores`",
+            "requests/s here",
+            "CPU of all store processes for a request",
+            "CPU of the door processes",
+            f"requests/s on {CORES} cores, by CPU",
+        ),
+        tuple(_row_of_stores(number, cost) for number, cost in typical.items()),
+    )
+
+
+def _stores_arguments(number: int) -> tuple[str, ...]:
+    return ("--durability", "os", "--processes", "2", "--shards", str(max(STORES)), "--stores", str(number))
+
+
+def _row_of_stores(number: int, cost: Cost) -> tuple[str, ...]:
+    by_doors, by_stores = (CORES - number) * 1e6 / cost.doors_us, number * 1e6 / cost.store_us
+    return (
+        f"{number}",
+        f"{cost.requests_per_s:,.0f}",
+        f"{cost.store_us:.0f} us",
+        f"{cost.doors_us:.0f} us",
+        f"{min(by_doors, by_stores):,.0f}",
+    )
+
+
+def _measure_once(server: Started, per_connection: int, queues: int = 1) -> Cost:
+    doors = [child for child in _children(server.pid) if b"door_process" in Path(f"/proc/{child}/cmdline").read_bytes()]
     all_before, doors_before = cpu_seconds([server.pid]), cpu_seconds(doors)
-    took_s = uvloop.run(lifecycles(server.port, per_connection, echo_port=None))
+    took_s = uvloop.run(lifecycles(server.port, per_connection, echo_port=None, queues=queues))
     doors_s = cpu_seconds(doors) - doors_before
     store_s = cpu_seconds([server.pid]) - all_before - doors_s
     requests = 3 * CONNECTIONS * per_connection

@@ -62,14 +62,19 @@ def single_messages(per_connection: int = 100, rounds: int = 7) -> Figure:
     )
 
 
-async def lifecycles(port: int, per_connection: int, *, echo_port: int | None) -> float:
-    """Seconds for all three phases; with `echo_port` the same bodies go to the echo instead."""
-    enqueue = json.dumps({"queue": "bench", "messages": [{"payload": PAYLOAD}]}).encode()
-    dequeue = b'{"queue":"bench","lease_ms":600000}'
-    receipts: list[bytes] = []
+async def lifecycles(port: int, per_connection: int, *, echo_port: int | None, queues: int = 1) -> float:
+    """Seconds for all three phases; with `echo_port` the same bodies go to the echo instead.
 
-    def claims() -> Script:
-        left = iter([request("/v1/queue/dequeue", dequeue)] * per_connection)
+    Connections take turns over the queues.
+    """
+    enqueue, dequeue = _enqueue("bench"), _dequeue("bench")
+    names = ["bench" if queues == 1 else f"bench-{number}" for number in range(queues)]
+    places = [names[number % queues] for number in range(CONNECTIONS)]
+    receipts_of: dict[str, list[bytes]] = {name: [] for name in names}
+
+    def claims(name: str) -> Script:
+        left = iter([request("/v1/queue/dequeue", _dequeue(name))] * per_connection)
+        receipts = receipts_of[name]
 
         def following(answer: bytes | None) -> bytes | None:
             if answer is not None:
@@ -80,32 +85,40 @@ async def lifecycles(port: int, per_connection: int, *, echo_port: int | None) -
 
         return following
 
-    def acks() -> Script:
-        left = iter(range(per_connection))
+    def acks(name: str) -> Script:
+        left, receipts = iter(range(per_connection)), receipts_of[name]
         return lambda answer: (
             None
             if next(left, None) is None
-            else request("/v1/queue/ack", b'{"queue":"bench","receipts":["%b"]}' % receipts.pop())
+            else request("/v1/queue/ack", b'{"queue":"%b","receipts":["%b"]}' % (name.encode(), receipts.pop()))
         )
 
     if echo_port is not None:
-        receipts = [b"x" * 54] * (CONNECTIONS * per_connection)
+        receipts_of["bench"] += [b"x" * 54] * (CONNECTIONS * per_connection)
         scripts = [
             [repeat(request("/echo", enqueue), per_connection) for _ in range(CONNECTIONS)],
             [repeat(request("/echo", dequeue), per_connection) for _ in range(CONNECTIONS)],
-            [acks() for _ in range(CONNECTIONS)],
+            [acks("bench") for _ in range(CONNECTIONS)],
         ]
         port = echo_port
     else:
         scripts = [
-            [repeat(request("/v1/queue/enqueue", enqueue), per_connection) for _ in range(CONNECTIONS)],
-            [claims() for _ in range(CONNECTIONS)],
-            [acks() for _ in range(CONNECTIONS)],
+            [repeat(request("/v1/queue/enqueue", _enqueue(name)), per_connection) for name in places],
+            [claims(name) for name in places],
+            [acks(name) for name in places],
         ]
     started = time.perf_counter()
     for phase in scripts:
         await run(port, phase)
     return time.perf_counter() - started
+
+
+def _enqueue(queue: str) -> bytes:
+    return json.dumps({"queue": queue, "messages": [{"payload": PAYLOAD}]}).encode()
+
+
+def _dequeue(queue: str) -> bytes:
+    return json.dumps({"queue": queue, "lease_ms": 600_000}).encode()
 
 
 def batches(messages: int = 10_000, rounds: int = 5) -> Figure:

@@ -1,5 +1,6 @@
 """The calls that a store process other than the first one takes: from door processes, and from the coordinator."""
 
+import asyncio
 import hmac
 import itertools
 
@@ -23,6 +24,7 @@ class PortionLinks(StoreLinks):
         self._secret = secret
         self._portion = portion
         self._numbers = itertools.count(1)
+        self._dismissing: set[asyncio.Task[None]] = set()
 
     def peer_of_credential(self, credential: bytes | None) -> DoorPeer | None:
         """Return a peer for a new connection that gave the secret."""
@@ -32,4 +34,6 @@ class PortionLinks(StoreLinks):
 
     def lost(self, peer: DoorPeer) -> None:
         """End the streams of a connection."""
-        self.loop.create_task(self.dismiss(peer))
+        task = self.loop.create_task(self.dismiss(peer))
+        self._dismissing.add(task)
+        task.add_done_callback(self._dismissing.discard)

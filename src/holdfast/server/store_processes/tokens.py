@@ -101,7 +101,11 @@ class DividedBuckets:
             if (amount := allowance.block(now_ms))
         ]
         adjusted, self._adjusted = self._adjusted, []
-        taken = await self._take(TakeTokensCall(None, None, None, adjusted, charges, reserved))
+        try:
+            taken = await self._take(TakeTokensCall(None, None, None, adjusted, charges, reserved))
+        except StoreUnavailable:
+            self._adjusted = adjusted + self._adjusted
+            raise
         for charge, tokens in zip(reserved, taken.reserved, strict=True):
             self._allowance(charge, now_ms).tokens += tokens
         return Shortage(charges[taken.short], taken.wait_ms) if taken.wait_ms else None
