@@ -37,7 +37,7 @@ _PATIENCE_S = 30
 
 
 def measure(each: int = 20, rounds: int = 7) -> Iterator[Figure]:
-    """Of `rounds` in which every caller adds `each` batches over either door, after one that warms up."""
+    """Run `rounds` in which every caller adds `each` batches over either door, after a first one as a warm-up."""
     with scratch() as path:
         port = free_port()
         with holdfast_server(path / "data", "--durability", "os", "--capnp-port", str(port)) as http_port:

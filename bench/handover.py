@@ -1,4 +1,4 @@
-"""What a blocking call costs when it is stepped in the calling thread, and when it is handed to a loop's thread."""
+"""The cost of a blocking call that is stepped in the calling thread, and of one that is handed to a loop's thread."""
 
 import asyncio
 import threading

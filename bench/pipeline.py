@@ -164,7 +164,7 @@ def _growth(spark: Any, place: Path, events: int) -> Iterator[Figure]:
 
 
 def _tenants(spark: Any, place: Path, events: int) -> Iterator[Figure]:
-    """As many events, of a thousand times the tenants."""
+    """Measure the same number of events, of a thousand times the tenants."""
     events //= 8
     crowd, few = (made_events(spark, place, events, each) for each in (10_000, 10))
     for job, many_work, few_work in (
@@ -227,7 +227,7 @@ def _load(spark: Any, place: Path, events: int) -> Iterator[Figure]:
 
 
 class _Bare(NamedTuple):
-    """What one connection copies into one table."""
+    """The table and rows that one connection copies."""
 
     table: str
     columns: tuple[str, ...]

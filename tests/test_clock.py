@@ -57,7 +57,7 @@ class Steady:
         monkeypatch.setattr(clock_module.time, "time_ns", lambda: wall_ns + self.ns)
 
 
-def test_time_goes_on_where_a_store_left_it_until_the_wall_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_continues_where_a_store_left_it_until_the_wall_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
     steady = Steady(monkeypatch)
     clock = SystemClock()
     wall_ms = clock.now_ms()

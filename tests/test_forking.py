@@ -103,7 +103,7 @@ def refusals(hf: Holdfast, queue: Queue, held: BlockingMessage, begun: Iterator[
 
 
 @pytest.mark.spec("4.9")
-def test_a_forked_child_is_refused_at_once_and_the_parent_goes_on(opens: Opens) -> None:
+def test_a_forked_child_is_refused_at_once_and_the_parent_continues(opens: Opens) -> None:
     hf = opens()
     queue = hf.queue("mail")
     ids = queue.enqueue([b"1", b"2", b"3"])

@@ -126,7 +126,7 @@ def _claim_us(queue: holdfast.Queue, rounds: int = 30) -> float:
 
 
 def _resident_bytes() -> int:
-    """What the process holds now; the most it ever held would hide what this part adds."""
+    """Return the current memory of the process. The peak would hide the growth by this part."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 

@@ -23,7 +23,7 @@ _PAUSE_S = 0.0005
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What the clients of a process do. Several run as threads that share one connection."""
+    """The work of the clients of a process. Several run as threads that share one connection."""
 
     client: str
     address: str

@@ -157,7 +157,7 @@ def test_a_message_in_a_with_block_is_acked_or_nacked_with_its_error(hf: Holdfas
     assert q.get(bad).failures == 1
 
 
-def test_the_blocks_error_goes_on_even_if_the_nack_is_refused(hf: Holdfast, clock: ManualClock) -> None:
+def test_the_blocks_error_continues_even_if_the_nack_is_refused(hf: Holdfast, clock: ManualClock) -> None:
     q = hf.queue("jobs")
     q.enqueue(1)
     [message] = q.claim(lease=1)

@@ -84,7 +84,7 @@ async def test_a_message_in_hand_remembers_its_verdict(q: AsyncQueue) -> None:
     assert acked.is_lost
 
 
-async def test_a_stale_receipt_has_a_result_of_its_own_and_the_claim_goes_on(q: AsyncQueue) -> None:
+async def test_a_stale_receipt_has_a_result_of_its_own_and_the_claim_continues(q: AsyncQueue) -> None:
     await q.enqueue([1, 2])
     [message] = await q.claim()
     await message.ack()
@@ -228,7 +228,7 @@ async def test_over_a_wire_a_wait_needs_no_other_request(clock: ManualClock, ser
 
 
 @pytest.mark.parametrize("serving", [serve, serve_framed])
-async def test_a_wait_longer_than_a_round_goes_on_by_a_claim(clock: ManualClock, serving: Any) -> None:
+async def test_a_wait_longer_than_a_round_continues_by_a_claim(clock: ManualClock, serving: Any) -> None:
     async with serving(clock) as server, holdfast.open_async(server.url, wait_round="1ms") as hf:
         q = hf.queue("q")
         await q.enqueue(1)

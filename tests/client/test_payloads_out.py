@@ -192,7 +192,7 @@ async def test_nothing_is_read_once_the_lease_is_gone(
     assert not list(tmp_path.glob("out*"))
 
 
-async def test_a_lease_that_is_extended_goes_on_giving(hf: AsyncHoldfast, clock: ManualClock) -> None:
+async def test_a_lease_that_is_extended_continues_giving(hf: AsyncHoldfast, clock: ManualClock) -> None:
     message = await claimed(hf)
     read = b""
     async for part in message.chunks():
@@ -227,7 +227,7 @@ async def test_a_large_payload_is_not_sent_before_it_is_asked_for(server: Server
 
 
 @pytest.mark.parametrize("answers", [1, 2])
-async def test_a_payload_whose_connection_is_cut_goes_on_where_it_was(server: Server, answers: int) -> None:
+async def test_a_payload_whose_connection_is_cut_continues_where_it_was(server: Server, answers: int) -> None:
     async with FaultProxy(server.url) as proxy, holdfast.open_async(proxy.url) as hf:
         message = await claimed(hf)
         read = b""

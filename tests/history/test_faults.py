@@ -59,7 +59,7 @@ def test_an_ack_of_unknown_outcome_excuses_its_message_and_a_refused_one_does_no
     assert not broken(held, [ack, unsure])
 
 
-def test_a_journal_that_was_read_whole_tells_what_an_unanswered_ack_did() -> None:
+def test_a_journal_that_was_read_whole_has_the_effect_of_an_unanswered_ack() -> None:
     held = enqueue(1, [1]) + claim(2, 10, delivered(1, 1))
     held += [Settle(n=3, at=11, queue=Q, verb="ack", leases=[(1, 1)]), Unknown(n=3, error="cut")]
     story: list[Line] = [Journalled(id=1, event="enqueued"), Journalled(id=1, event="claimed")]

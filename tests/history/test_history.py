@@ -221,7 +221,7 @@ def test_counters_that_differ_from_a_listing_are_caught() -> None:
     assert rules_broken([Counted(queue=Q, counted={"ready": 2}, scanned={"ready": 1})]) == {"miscounted"}
 
 
-def test_a_journal_that_tells_another_story_is_caught() -> None:
+def test_a_journal_with_other_events_is_caught() -> None:
     acked = enqueue(1, [1]) + claim(2, 10, delivered(1, 1)) + settle(3, 11, "ack", (1, 1))
     story: list[Line] = [Journalled(id=1, event=event) for event in ("enqueued", "claimed", "succeeded")]
     assert not rules_broken(acked, story)

@@ -88,7 +88,7 @@ def test_a_moved_message_has_the_redrives_of_all_its_queues() -> None:
     assert rules_broken(lines, ended_in(THERE, 6, version=2)) == {"over-budget"}
 
 
-def test_both_queues_tell_of_a_move_in_the_journal() -> None:
+def test_both_queues_have_events_of_a_move_in_the_journal() -> None:
     events: list[Line] = [Journalled(id=1, event=event) for event in ("enqueued", "claimed", "succeeded")]
     told: list[Line] = [Journalled(id=1, event="moved")]
     moved = enqueue(1, [1]) + move(2, 1) + ended_in(THERE, 3) + events

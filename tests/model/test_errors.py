@@ -58,7 +58,7 @@ def test_the_tree_has_three_branches_by_the_callers_next_move() -> None:
                    for other in (Refused, Throttled, Unavailable) if one is not other)  # fmt: skip
 
 
-def test_a_throttled_caller_is_told_how_long_to_wait() -> None:
+def test_a_throttled_caller_gets_the_time_to_wait() -> None:
     assert errors.RateLimited("slower", retry_after_ms=250).retry_after_ms == 250
     assert errors.OverQuota("full").retry_after_ms == 1_000
     assert errors.RateLimited("slower", retry_after_ms=250).facts == {"retry_after_ms": 250}

@@ -105,7 +105,7 @@ def test_an_id_has_the_time_it_was_made() -> None:
 
 
 @pytest.mark.parametrize("years", [68, 70, 100, 10_000])
-def test_a_clock_beyond_what_an_id_can_tell_gives_ids_that_can_be_named_again(years: int) -> None:
+def test_a_clock_beyond_the_range_of_ids_gives_ids_that_can_be_read_again(years: int) -> None:
     maker = IdMaker(5)
     before = maker.take(3, EPOCH_MS + 1)
     far = maker.take(5_000, EPOCH_MS + years * 365 * 86_400_000)
@@ -127,7 +127,7 @@ def test_a_millisecond_that_is_used_up_borrows_from_the_next() -> None:
 
 
 @given(nodes, nodes, st.integers(0, 10_000), st.integers(-60_000, 60_000))
-def test_a_node_goes_on_above_the_highest_id_it_gave(node: int, successor: int, number: int, step_ms: int) -> None:
+def test_a_node_continues_above_the_highest_id_it_gave(node: int, successor: int, number: int, step_ms: int) -> None:
     maker = IdMaker(node)
     given_ids = maker.take(number + 1, NOW_MS)
     assert maker.highest == given_ids[-1]

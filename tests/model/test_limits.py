@@ -36,7 +36,7 @@ def test_in_no_window_is_more_let_in_than_the_rate_and_one_capacity(
 
 
 @given(rates, st.floats(0, 10), st.lists(st.integers(1, 500), min_size=1, max_size=50))
-def test_whoever_comes_back_after_the_time_it_was_told_is_let_in_and_not_a_millisecond_sooner(
+def test_a_caller_that_comes_back_after_the_given_time_is_let_in_and_not_a_millisecond_sooner(
     rate: float, burst_s: float, amounts: list[int]
 ) -> None:
     bucket = TokenBucket(rate, capacity_of(rate, burst_s), 0)

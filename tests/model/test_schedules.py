@@ -71,7 +71,7 @@ def test_a_skipped_tick_keeps_what_fired_last() -> None:
     assert after_fired(after, Tick(NOW + 3_000, NOW + 4_000), 8).last_error is None
 
 
-def test_one_that_could_not_go_on_goes_on_when_it_is_put_again() -> None:
+def test_an_interrupted_one_continues_when_it_is_put_again() -> None:
     stuck = after_skipped(put(None, cron="0 3 * * *", message=MESSAGE), None, "invalid_argument: no such zone")
     again = put(stuck, cron="0 3 * * *")
     assert again.next_at is not None
@@ -107,7 +107,7 @@ def test_a_message_that_no_tick_could_enqueue_is_refused(message: Draft) -> None
         put(None, every_ms=1_000, message=message)
 
 
-def test_a_queue_has_at_most_so_many_schedules() -> None:
+def test_a_queue_has_a_maximum_number_of_schedules() -> None:
     ref = QueueRef("acme", "mail")
     check_schedule_count(ref, MAX_SCHEDULES - 1)
     with pytest.raises(OverQuota, match=f"queue acme/mail has {MAX_SCHEDULES} schedules, the maximum") as refused:

@@ -9,7 +9,7 @@ from holdfast.stores.postgres import PostgresStore
 from tests.worker.passing import until
 
 
-async def until_heard(*servers: AsyncHoldfast) -> None:
+async def until_peers_known(*servers: AsyncHoldfast) -> None:
     """Wait until each server listens, and knows of another one."""
     for hf in servers:
         store = cast(Embedded, hf._transport).core.store

@@ -74,7 +74,7 @@ def test_a_violation_fails_the_run_after_all_of_it_and_says_how_to_repeat_it(
     assert "| two | the second | 1,000 steps |" in page
 
 
-def test_progress_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(monkeypatch, "one", "--seed", "-1")
     assert "one: 10 of 10" in capsys.readouterr().err
 

@@ -47,7 +47,7 @@ def test_spawned_work_is_run_even_if_the_call_fails(runtime: ThreadRuntime) -> N
     assert ran == ["background"]
 
 
-def test_spawned_work_that_waits_goes_on_when_its_ticket_is_settled(runtime: ThreadRuntime) -> None:
+def test_spawned_work_that_waits_continues_when_its_ticket_is_settled(runtime: ThreadRuntime) -> None:
     ticket = runtime.ticket()
     heard: list[object] = []
 
@@ -64,7 +64,7 @@ def test_spawned_work_that_waits_goes_on_when_its_ticket_is_settled(runtime: Thr
     assert heard == ["news", "news"]
 
 
-def test_an_error_in_the_background_is_logged_and_the_rest_goes_on(
+def test_an_error_in_the_background_is_logged_and_the_rest_continues(
     runtime: ThreadRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     ran: list[str] = []
@@ -232,7 +232,7 @@ def test_a_blocked_thread_delays_no_other_thread() -> None:
     asyncio.run(run())
 
 
-def test_a_call_that_steps_aside_lets_other_calls_go_on() -> None:
+def test_a_call_that_steps_aside_lets_other_calls_continue() -> None:
     runtime = ThreadRuntime(ManualClock(), ManualClock())
     is_aside, may_go_on = threading.Event(), threading.Event()
 
@@ -261,7 +261,7 @@ def test_a_call_that_steps_aside_lets_other_calls_go_on() -> None:
     runtime.close()
 
 
-def test_background_work_goes_on_while_the_call_that_spawned_it_steps_aside() -> None:
+def test_background_work_continues_while_the_call_that_spawned_it_steps_aside() -> None:
     runtime = ThreadRuntime(ManualClock(), ManualClock())
     ran: list[bool] = []
 

@@ -65,7 +65,7 @@ def test_an_error_of_a_call_reaches_its_caller(runtime: ThreadRuntime) -> None:
         runtime.run(work())
 
 
-def test_a_call_waits_for_its_ticket_and_goes_on_in_its_own_thread(runtime: ThreadRuntime) -> None:
+def test_a_call_waits_for_its_ticket_and_continues_in_its_own_thread(runtime: ThreadRuntime) -> None:
     ticket, is_waiting = runtime.ticket(), threading.Event()
 
     async def work() -> tuple[int, int, object]:
@@ -218,7 +218,9 @@ def test_an_interruption_is_raised_in_the_coroutine_that_waits_and_then_in_its_c
 
 
 @pytest.mark.usefixtures("interrupted")
-def test_what_an_interrupted_call_spawns_to_give_back_is_run_before_its_caller_hears(runtime: ThreadRuntime) -> None:
+def test_work_that_an_interrupted_call_spawns_to_give_back_is_run_before_its_caller_is_answered(
+    runtime: ThreadRuntime,
+) -> None:
     given_back: list[str] = []
 
     async def give_back() -> None:

@@ -174,7 +174,7 @@ async def test_a_served_store_that_the_disk_stopped_reopens_by_itself(tmp_path: 
 
 @pytest.mark.spec("4.10")
 @pytest.mark.slow
-async def test_a_server_whose_stopped_store_does_not_close_exits_and_the_next_one_goes_on(tmp_path: Path) -> None:
+async def test_a_server_whose_stopped_store_does_not_close_exits_and_the_next_one_continues(tmp_path: Path) -> None:
     with on_failing_disk(tmp_path, options=("stuck",)) as server:
         async with holdfast.open_async(server.url, retries=0) as hf:
             await hf.queue("mail").enqueue(b"before")

@@ -139,7 +139,7 @@ async def test_a_server_that_cannot_bring_everything_home_exits_non_zero_and_its
 
 
 @pytest.mark.spec("5.7")
-async def test_a_server_that_is_told_to_stop_refuses_new_calls_and_stores_all_that_it_buffered(
+async def test_a_stopping_server_refuses_new_calls_and_stores_all_that_it_buffered(
     postgres: PostgresServer, own_redis: RedisServer, tmp_path: Path
 ) -> None:
     store = await asyncio.to_thread(postgres.make_databases, "home_a", "home_b")

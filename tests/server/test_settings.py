@@ -312,7 +312,7 @@ def test_the_flag_names_the_file_before_the_variable_does(give: Give, tmp_path: 
     assert loaded.settings.port == 1
 
 
-def test_the_store_is_a_directory_beside_the_program_unless_told_otherwise(give: Give) -> None:
+def test_the_store_is_a_directory_beside_the_program_by_default(give: Give) -> None:
     assert give().settings.store_url == "./holdfast-data"
     assert give({"data": "x"}).settings.store_url == "x"
     assert give({"store": "memory://"}).settings.store_url == "memory://"

@@ -82,7 +82,7 @@ async def test_what_is_in_hand_is_finished_and_what_is_new_is_refused(data: Path
         assert [each.id for each in hf.queue("q").peek(10)] == [id]
 
 
-async def test_whoever_waits_is_let_go_at_once(data: Path) -> None:
+async def test_waiting_claims_are_answered_at_once(data: Path) -> None:
     with Served("--data", data, "--durability", "os") as server:
         await server.call("/v1/queue/enqueue", {"queue": "full", "messages": [{"payload": 1}, {"payload": 2}]})
         claim, subscriber, full = [await server.connect() for _ in range(3)]

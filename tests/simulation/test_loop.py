@@ -34,7 +34,7 @@ def order_of(seed: int) -> list[int]:
     return order
 
 
-def test_what_is_ready_goes_on_in_an_order_that_the_seed_chooses() -> None:
+def test_what_is_ready_continues_in_an_order_that_the_seed_chooses() -> None:
     assert order_of(1) == order_of(1)
     assert sorted(order_of(1)) == [0, 1, 2, 3, 4]
     assert len({tuple(order_of(seed)) for seed in range(20)}) > 10
@@ -130,7 +130,7 @@ def test_a_ticket_is_settled_once() -> None:
         failed.result()
 
 
-def test_nothing_of_a_killed_process_goes_on() -> None:
+def test_nothing_of_a_killed_process_continues() -> None:
     loop, done = SeededLoop(0, START_MS), []
 
     async def main() -> None:

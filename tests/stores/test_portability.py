@@ -145,7 +145,7 @@ def test_the_boot_is_known_by_the_systems_value_where_there_is_no_proc(monkeypat
 
 @pytest.mark.usefixtures("no_proc")
 @pytest.mark.parametrize("library", [FakeLibrary(None), object()])
-def test_a_store_opens_where_nothing_tells_the_boot(
+def test_a_store_opens_where_the_boot_id_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: object
 ) -> None:
     with monkeypatch.context() as patched:

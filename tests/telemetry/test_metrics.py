@@ -140,7 +140,7 @@ async def test_depth_age_and_waiters_are_read_at_each_scrape(subject: EmbeddedSu
 
 
 @pytest.mark.spec("8.10")
-async def test_transitions_are_counted_whoever_makes_them(subject: EmbeddedSubject) -> None:
+async def test_transitions_are_counted_for_every_caller(subject: EmbeddedSubject) -> None:
     async with subject.open() as hf:
         metrics = metrics_of(hf, subject.clock)
         q = hf.queue("a", tenant="acme")

@@ -95,7 +95,7 @@ async def test_expiries_found_by_a_sweep_are_counted(subject: EmbeddedSubject) -
         assert await store_of(hf).take_tallies() == {A: {"enqueued": 7, "claimed": 7, "expired": 7}}
 
 
-async def test_a_count_is_told_once(subject: EmbeddedSubject) -> None:
+async def test_a_count_is_reported_once(subject: EmbeddedSubject) -> None:
     async with subject.open() as hf:
         q, store = hf.queue("a", tenant="acme"), store_of(hf)
         await q.enqueue([b""] * 2)
@@ -122,7 +122,7 @@ async def test_a_refused_call_counts_nothing(subject: EmbeddedSubject) -> None:
         assert await store_of(hf).take_tallies() == {}
 
 
-async def test_a_store_tells_whether_it_is_up(subject: EmbeddedSubject) -> None:
+async def test_a_store_reports_whether_it_is_up(subject: EmbeddedSubject) -> None:
     async with subject.open() as hf:
         store = store_of(hf)
         assert (await store.figures()).is_up
@@ -130,7 +130,7 @@ async def test_a_store_tells_whether_it_is_up(subject: EmbeddedSubject) -> None:
     assert await store.take_tallies() == {} or not store.capabilities.is_durable
 
 
-async def test_the_embedded_store_tells_its_families_writes_and_syncs(tmp_path: Path) -> None:
+async def test_the_embedded_store_reports_its_families_writes_and_syncs(tmp_path: Path) -> None:
     subject = EmbeddedSubject(lambda dice: RocksStore(tmp_path / "s", dice, journal_retention_ms=WEEK_MS))
     async with subject.open() as hf:
         before = await store_of(hf).figures()
@@ -150,7 +150,7 @@ async def test_the_embedded_store_tells_its_families_writes_and_syncs(tmp_path: 
         assert figures.syncs.sum > 0
 
 
-async def test_a_store_that_stopped_still_tells_figures_and_what_happened_before(
+async def test_a_store_that_stopped_still_reports_figures_and_earlier_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = EmbeddedSubject(lambda dice: RocksStore(tmp_path / "s", dice, journal_retention_ms=WEEK_MS))

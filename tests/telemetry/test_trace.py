@@ -182,7 +182,7 @@ async def test_a_verdict_of_an_unknown_message_belongs_to_its_caller() -> None:
     assert ids(span)[0] == "1" * 32
 
 
-async def test_refused_calls_are_told_by_their_code_alone() -> None:
+async def test_refused_calls_are_reported_by_their_code_alone() -> None:
     traced = Traced()
     async with memory().open(max_payload=3) as hf:
         door = Door(hf, traced.tracing)

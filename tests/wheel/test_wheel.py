@@ -80,7 +80,7 @@ PROGRAMS = {
 
 
 @pytest.mark.spec("10.7")
-def test_a_program_on_the_bare_wheel_is_told_the_extra_it_needs(wheel: Distribution, tmp_path: Path) -> None:
+def test_a_program_on_the_bare_wheel_gets_the_name_of_the_missing_extra(wheel: Distribution, tmp_path: Path) -> None:
     answers = Environment(tmp_path, wheel, None).ask("run", list(PROGRAMS))
 
     for (program, extra), answer in zip(PROGRAMS.items(), answers, strict=True):

@@ -29,7 +29,7 @@ def wait_for(is_so: Callable[[], bool], worker: "subprocess.Popen[str]") -> None
 
 
 @pytest.mark.spec("10.3")
-def test_a_worker_starts_again_at_once_three_times_and_then_later_and_later_and_tells_its_hook(tmp_path: Path) -> None:
+def test_a_worker_starts_again_at_once_three_times_and_then_later_and_later_and_calls_its_hook(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
 

@@ -78,7 +78,7 @@ async def test_it_upgrades_the_http_port_where_there_is_no_other(caplog: pytest.
     assert lines(caplog) == [f"protocol_chosen protocol=framed url={served.url}"]
 
 
-async def test_it_uses_http_if_it_is_told_to(url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_it_uses_http_on_request(url: str, caplog: pytest.LogCaptureFixture) -> None:
     transport, done = await transport_of(url, protocol="http")
     assert (type(transport), done) == (HttpTransport, [7])
 

@@ -51,7 +51,7 @@ async def test_a_consumer_that_crashes_starts_again_later_and_later_and_then_wor
     assert "restarts_in_s=0.25" in caplog.text
 
 
-async def test_a_store_that_is_away_is_told_of_once_and_waited_for(
+async def test_an_unavailable_store_is_logged_once_and_waited_for(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -74,7 +74,7 @@ async def test_a_store_that_is_away_is_told_of_once_and_waited_for(
     assert "crashed" not in caplog.text
 
 
-async def test_a_limited_claim_waits_as_long_as_it_is_told(clock: ManualClock) -> None:
+async def test_a_limited_claim_waits_for_the_given_time(clock: ManualClock) -> None:
     outage, slow = Outage(), Slow()
     async with opened(clock, outage) as hf:
         worker = holdfast.Worker(hf, clock=clock)

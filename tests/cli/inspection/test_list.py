@@ -100,7 +100,7 @@ def test_the_table_says_when_a_delayed_message_is_due(run: Run, jobs: Furnished)
     assert " in " in line
 
 
-def test_a_listing_goes_on_after_its_cursor(run: Run, jobs: Furnished) -> None:
+def test_a_listing_continues_after_its_cursor(run: Run, jobs: Furnished) -> None:
     first = run("list", "jobs", "--limit", 2, "--quiet")
     noted = run("list", "jobs", "--limit", 2, "--json")
     cursor = noted.err.partition("--cursor ")[2].split()[0]

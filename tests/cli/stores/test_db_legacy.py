@@ -79,7 +79,7 @@ def test_a_number_that_accepts_more_than_is_there_is_refused(alone: None, run: R
     assert run("db", "migrate", "--store", "postgres://x", "--accept-unreadable", 1).code == 2
 
 
-def test_an_accepted_migration_that_was_interrupted_goes_on(alone: None, run: Run) -> None:
+def test_an_accepted_migration_that_was_interrupted_continues(alone: None, run: Run) -> None:
     """The number is named again, as long as the copy is not finished."""
     path = Path("old")
     make_partly_unreadable(path, readable=5)

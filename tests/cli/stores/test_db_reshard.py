@@ -32,7 +32,7 @@ def test_a_store_gets_another_number_of_shards_and_is_used_as_before(store: Path
         assert hf.tenant().stats().ready == 16
 
 
-def test_with_fewer_shards_it_says_where_readers_of_the_journal_go_on(store: Path, run: Run) -> None:
+def test_with_fewer_shards_it_says_where_readers_of_the_journal_continue(store: Path, run: Run) -> None:
     ran = run("db", "reshard", store, "--shards", 1)
     assert ran.out.splitlines()[0] == "data now has 1 shard (before: 2): 8 queues, 16 messages; verified"
     assert "continue at 16" in ran.out

@@ -116,7 +116,7 @@ async def test_frames_that_were_asked_for_are_kept(gate: Gate, name: str) -> Non
         await soon(hf.queue(name).enqueue(1))
 
 
-async def test_a_claim_that_waits_goes_on_over_the_other_protocol(
+async def test_a_claim_that_waits_continues_over_the_other_protocol(
     hf: AsyncHoldfast, gate: Gate, direct: AsyncHoldfast, name: str
 ) -> None:
     await direct.queue(name).set_policy(max_retries=9)
@@ -133,7 +133,7 @@ async def test_a_claim_that_waits_goes_on_over_the_other_protocol(
         await message.ack()
 
 
-async def test_a_subscription_goes_on_over_http(
+async def test_a_subscription_continues_over_http(
     hf: AsyncHoldfast, gate: Gate, direct: AsyncHoldfast, name: str
 ) -> None:
     await direct.queue(name).enqueue([0, 1, 2])

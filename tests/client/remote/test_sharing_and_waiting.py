@@ -127,7 +127,7 @@ async def test_verdicts_on_a_claim_over_its_rate_are_heard_of(where: str, server
 # --- Waiting ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_wait_goes_on_in_rounds_until_it_is_over(server: Server, clock: ManualClock) -> None:
+async def test_a_wait_continues_in_rounds_until_it_is_over(server: Server, clock: ManualClock) -> None:
     async with holdfast.open_async(server.url, wait_round=20) as hf:
         q = hf.queue("q")
         await q.set_policy()

@@ -16,7 +16,7 @@ from tests.small_disk import mounted
 
 
 @pytest.mark.slow
-def test_a_sync_that_fails_is_told_to_whoever_waits_for_it_and_loses_nothing() -> None:
+def test_a_failed_sync_is_raised_to_waiting_callers_and_loses_nothing() -> None:
     check_outcome(run_sync_failures(20, seed=run_seed(), shards=(1,)), at_least=20)
 
 
@@ -26,7 +26,7 @@ def test_a_sync_that_fails_on_one_shard_leaves_moved_messages_in_one_queue() -> 
 
 
 @pytest.mark.slow
-def test_a_full_disk_loses_nothing_and_the_store_goes_on_once_there_is_room() -> None:
+def test_a_full_disk_loses_nothing_and_the_store_continues_once_there_is_room() -> None:
     """From every seventy-fifth write on: `make proof` tries each."""
     check_outcome(run_full_disk(75, seed=run_seed(), shards=(1,)), at_least=10)
 
@@ -71,7 +71,7 @@ def fill(queue: Queue, clock: ManualClock) -> list[bytes]:
 
 
 @pytest.mark.spec("4.8")
-def test_on_a_disk_that_is_nearly_full_enqueues_are_refused_and_acks_go_on(small_disk: Path) -> None:
+def test_on_a_disk_that_is_nearly_full_enqueues_are_refused_and_acks_continue(small_disk: Path) -> None:
     (small_disk / "other").write_bytes(bytes(2 << 20))
     clock = ManualClock()
     with open_store(small_disk / "store", clock, durability="fsync", low_disk_bytes=2 << 20) as hf:

@@ -111,7 +111,7 @@ def test_the_shim_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert build_shim().stat().st_mtime_ns == made_at
 
 
-def test_what_goes_wrong_in_a_driver_is_told(tmp_path: Path) -> None:
+def test_errors_in_a_driver_are_reported(tmp_path: Path) -> None:
     with Workers() as workers:
         assert "no_such_task" in (workers.call("points:no_such_task").error or "")
         calls = workers.call(

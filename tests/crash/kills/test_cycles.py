@@ -65,7 +65,7 @@ def test_every_violation_is_counted_and_says_how_to_run_it_again() -> None:
     assert "lost 1" in outcome.violations[-1]
 
 
-def test_a_process_that_ends_by_itself_is_a_violation_and_the_next_store_goes_on() -> None:
+def test_a_process_that_ends_by_itself_is_a_violation_and_the_next_store_continues() -> None:
     target = Forgetful(ends_at=4)
     outcome = run_kills(target, 7, seed=1, kills_per_store=5, kills_per_verify=50)
     assert target.drained == 1
@@ -88,7 +88,7 @@ def test_a_process_is_killed_in_the_middle_and_the_next_begins(tmp_path: Path) -
             children.kill_after(30.0)
 
 
-def test_a_process_that_may_end_by_itself_is_told_from_one_that_may_not(tmp_path: Path) -> None:
+def test_a_process_that_may_end_by_itself_is_distinguished_from_one_that_may_not(tmp_path: Path) -> None:
     with Children("tests.crash.kills.sleeper", tmp_path / "stderr") as children:
         children.begin("60")
         assert children.comes_to("asleep")

@@ -139,7 +139,7 @@ async def test_a_caller_that_never_lets_go_of_its_answers_is_closed(caplog: pyte
         await send(server, b"".join(bootstrap(question) for question in range(MAX_UNFINISHED + 1)))
 
 
-async def test_a_message_that_does_not_go_on_arriving_closes_its_connection_alone(
+async def test_a_message_that_does_not_continue_arriving_closes_its_connection_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with attacked(caplog) as server:

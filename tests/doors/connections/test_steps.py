@@ -17,7 +17,7 @@ async def test_what_need_not_wait_is_done_in_its_first_step() -> None:
     assert begun.value == 7
 
 
-async def test_what_waits_goes_on_with_what_it_waited_for() -> None:
+async def test_what_waits_continues_with_what_it_waited_for() -> None:
     first, second = asyncio.Event(), asyncio.Event()
 
     async def work() -> int:

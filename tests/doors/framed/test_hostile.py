@@ -142,7 +142,7 @@ async def test_a_server_that_drains_has_nothing_more_to_say_to_a_refused_caller(
         (("watch", None, None, None), "invalid_argument"),
     ],
 )
-async def test_a_wrong_call_is_refused_and_its_connection_goes_on(
+async def test_a_wrong_call_is_refused_and_its_connection_continues(
     clock: ManualClock, places: tuple[Any, ...], code: str
 ) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:

@@ -114,7 +114,7 @@ async def test_a_caller_that_stalls_in_a_frame_is_told_and_loses_its_connection(
         assert "did not arrive" in greetings.read_error(body).message
 
 
-async def test_a_large_frame_that_goes_on_arriving_is_waited_for(clock: ManualClock) -> None:
+async def test_a_large_frame_that_continues_arriving_is_waited_for(clock: ManualClock) -> None:
     async with serve_framed(clock, patience_s=0.05) as server, greeted(server.port) as peer:
         frame = write_frame(FrameKind.CALL, 1, b"x" * (1 << 20))
         [connection] = server.door.connections

@@ -56,7 +56,7 @@ async def head_of(peer: Peer) -> bytes:
 
 
 @pytest.mark.spec("8.15")
-def test_a_connection_goes_on_with_frames(run: Run) -> None:
+def test_a_connection_continues_with_frames(run: Run) -> None:
     async def test() -> None:
         async with upgradable() as server:
             async with connected(server.port) as peer:
@@ -80,7 +80,7 @@ def test_a_connection_goes_on_with_frames(run: Run) -> None:
 
 
 @pytest.mark.spec("8.15")
-def test_a_connection_over_tls_goes_on_with_frames(run: Run, tmp_path: Path) -> None:
+def test_a_connection_over_tls_continues_with_frames(run: Run, tmp_path: Path) -> None:
     async def test() -> None:
         server_tls, client_tls = contexts(tmp_path, Authority(), None)
         async with (

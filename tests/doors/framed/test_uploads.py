@@ -92,7 +92,7 @@ async def test_an_upload_in_one_write_needs_no_turns(clock: ManualClock) -> None
         assert [each.payload for each in await peer.claim()] == [b"hello"]
 
 
-async def test_more_than_the_window_is_refused_and_the_connection_goes_on(clock: ManualClock) -> None:
+async def test_more_than_the_window_is_refused_and_the_connection_continues(clock: ManualClock) -> None:
     async with serve_framed(clock, max_payload=8 << 20) as server, greeted(server.port) as peer:
         call = begin(peer)
         peer.write(FrameKind.DATA, call, b"x" * (WINDOW_BYTES + 1))
@@ -134,7 +134,9 @@ async def test_an_upload_whose_caller_leaves_enqueues_nothing(clock: ManualClock
         assert await watching.claim() == []
 
 
-async def test_an_upload_that_does_not_go_on_is_given_up(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upload_that_does_not_continue_is_given_up(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(uploads, "UPLOAD_PATIENCE_S", 0.05)
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         kind, _, body = await peer.next_of(begin(peer))

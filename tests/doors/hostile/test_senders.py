@@ -162,7 +162,7 @@ async def test_a_refused_body_is_never_taken_for_the_next_call(closed: Server) -
 # --- Unusual, and fine -----------------------------------------------------------------------------------------
 
 
-async def test_a_caller_that_expects_100_is_told_to_go_on(server: Server) -> None:
+async def test_a_caller_that_expects_100_is_told_to_continue(server: Server) -> None:
     body = b'{"tenant":"acme","queue":"jobs","messages":[{"payload":1}]}'
     async with wire(server) as connection:
         connection.write(

@@ -248,7 +248,7 @@ async def test_payloads_come_where_they_are_asked_for(server: Server) -> None:
     assert (await server.get(f"{QUEUE}/messages/{id}", payload="maybe")).code == "invalid_argument"
 
 
-async def test_a_page_with_payloads_ends_by_its_bytes_and_goes_on_at_its_cursor(server: Server) -> None:
+async def test_a_page_with_payloads_ends_by_its_bytes_and_continues_at_its_cursor(server: Server) -> None:
     big = "x" * (1 << 19)
     for _ in range(5):
         await server.enqueue(*[big] * 10)

@@ -63,7 +63,7 @@ def test_a_call_whole_in_one_read_is_a_hot_call_and_answered_like_any_other(run:
     run(test())
 
 
-def test_a_connection_goes_on_after_a_hot_call(run: Run) -> None:
+def test_a_connection_continues_after_a_hot_call(run: Run) -> None:
     async def test() -> None:
         app = HotApp()
         async with serving(app) as port:
@@ -151,7 +151,7 @@ def test_one_whose_caller_left_answers_nobody_and_knows(run: Run) -> None:
     run(test())
 
 
-def test_one_that_needs_events_gets_them_with_its_body_and_goes_on_as_a_task(run: Run) -> None:
+def test_one_that_needs_events_gets_them_with_its_body_and_continues_as_a_task(run: Run) -> None:
     async def handle(exchange: Exchange) -> None:
         events = exchange.events()
         assert (events.scope["method"], events.scope["path"]) == ("POST", "/short")

@@ -419,7 +419,7 @@ async def test_a_refused_token_is_not_remembered(identity: Identity, clock: Manu
     await identity.caller_of(early, None)
 
 
-async def test_only_so_many_tokens_are_remembered(identity: Identity) -> None:
+async def test_only_a_limited_number_of_tokens_is_remembered(identity: Identity) -> None:
     kept = bearer(token(SECRET, "HS256", sub="kept"))
     lost = bearer(token(SECRET, "HS256", sub="lost"))
     kept_caller, lost_caller = await identity.caller_of(kept, None), await identity.caller_of(lost, None)

@@ -174,7 +174,7 @@ async def test_ids_and_versions_grow_through_any_steps(hf: AsyncHoldfast, clock:
 # --- Standing still, and racing ------------------------------------------------------------------------------------
 
 
-async def test_on_a_clock_that_stands_still_work_goes_on_and_no_id_comes_twice(
+async def test_on_a_clock_that_stands_still_work_continues_and_no_id_comes_twice(
     hf: AsyncHoldfast, clock: ManualClock
 ) -> None:
     q = hf.queue("q")

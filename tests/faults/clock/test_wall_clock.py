@@ -39,7 +39,7 @@ def stop(served: Served) -> str:
     return served.log
 
 
-def test_after_the_wall_went_back_an_hour_everything_goes_on_as_if_it_had_not(machine: Machine) -> None:
+def test_after_the_wall_went_back_an_hour_everything_continues_as_if_it_had_not(machine: Machine) -> None:
     with machine.serve() as served, holdfast.open(served.url) as hf:
         q = hf.queue("q")
         ids = q.enqueue([b"held", b"ready", b"also ready"])

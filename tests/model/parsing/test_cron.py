@@ -70,7 +70,7 @@ def test_asked_in_the_hour_that_comes_again_no_tick_lies_behind() -> None:
     assert ticks("30 2 * * *", "Europe/Berlin", "2025-10-26T01:10", 1) == ["10-27 01:30"]
 
 
-def test_a_line_of_every_hour_goes_on_as_the_hours_pass() -> None:
+def test_a_line_of_every_hour_continues_as_the_hours_pass() -> None:
     found = ticks("0 * * * *", "Europe/Berlin", "2025-10-25T23:00", 3)
     assert found == ["10-26 00:00", "10-26 01:00", "10-26 02:00"]
     found = ticks("*/30 * * * *", "Europe/Berlin", "2025-03-30T00:15", 4)

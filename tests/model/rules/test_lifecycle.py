@@ -350,7 +350,7 @@ def test_release_keeps_the_place_and_counts_as_a_release() -> None:
     assert changed(IN_FLIGHT, change) == {"state": State.READY, "lease": None, "releases": 2}
 
 
-def test_a_claim_nobody_was_told_of_counts_for_nothing_but_its_version() -> None:
+def test_an_unanswered_claim_counts_only_for_its_version() -> None:
     change = lifecycle.unsend(IN_FLIGHT, POLICY, NOW_MS)
     assert changed(IN_FLIGHT, change) == {"state": State.READY, "lease": None, "attempt": 3, "reason": "unsent"}
 

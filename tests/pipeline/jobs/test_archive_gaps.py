@@ -93,7 +93,9 @@ def test_of_databases_the_last_event_that_was_read_must_still_be_there(postgres:
         postgres.empty(urls)
 
 
-def test_an_archive_stops_at_a_gap_and_writes_it_down_when_it_may_go_on(spark: Any, run: Run, tmp_path: Path) -> None:
+def test_an_archive_stops_at_a_gap_and_writes_it_down_when_it_may_continue(
+    spark: Any, run: Run, tmp_path: Path
+) -> None:
     clock, lake = ManualClock(), Lake(str(tmp_path / "lake"))
     with store(tmp_path / "store", clock) as hf:
         hf.queue("a").enqueue([b"x"] * 4)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.spec("9.11")
-def test_a_killed_archive_goes_on_in_another_process_without_loss_or_double(spark: Any, tmp_path: Path) -> None:
+def test_a_killed_archive_continues_in_another_process_without_loss_or_double(spark: Any, tmp_path: Path) -> None:
     def finish(home: Path, lake: Lake) -> None:
         with holdfast.open(str(home), durability="os") as hf:
             assert archive(spark, OpenedJournal(hf), lake).is_sound

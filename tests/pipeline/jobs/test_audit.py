@@ -130,7 +130,7 @@ def test_a_store_is_archived_reported_and_compacted_from_the_shell(spark: Any, r
         (("reshard", "--store", "mysql://x"), "give --store postgres://"),
     ],
 )
-def test_a_wrong_call_is_told_what_is_wrong_before_anything_starts(
+def test_a_wrong_call_is_refused_with_the_reason_before_anything_starts(
     run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.delenv("HOLDFAST_STORE", raising=False)

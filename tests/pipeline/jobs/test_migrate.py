@@ -34,7 +34,7 @@ async def begin(path: Path, messages: int, unreadable: int) -> None:
 
 
 @pytest.mark.spec("9.9")
-def test_a_legacy_directory_becomes_a_store_in_its_place_and_goes_on_where_it_was_stopped(
+def test_a_legacy_directory_becomes_a_store_in_place_and_continues_where_it_was_stopped(
     run: Run, tmp_path: Path
 ) -> None:
     path = tmp_path / "old"

@@ -113,7 +113,7 @@ def test_a_range_of_the_journal_is_read_in_many_partitions_and_always_the_same(
 
 
 @pytest.mark.spec("9.2")
-def test_a_stream_takes_what_is_there_in_batches_and_later_goes_on_from_there(
+def test_a_stream_takes_what_is_there_in_batches_and_later_continues_from_there(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:
     start = end_of(hf)

@@ -190,7 +190,7 @@ def test_two_queries_of_one_consumer_cannot_pass_unnoticed(
     second.stop()
 
 
-def test_a_new_checkpoint_goes_on_behind_what_the_consumer_had_acked(
+def test_a_new_checkpoint_continues_behind_what_the_consumer_had_acked(
     served: Served, hf: holdfast.Holdfast, queue_name: str
 ) -> None:
     q = hf.queue(queue_name)

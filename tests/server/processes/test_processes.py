@@ -184,7 +184,7 @@ async def test_a_killed_door_process_is_replaced_and_loses_nothing(tmp_path: Pat
     assert "door_process_ended" in server.log
 
 
-async def test_a_door_process_that_is_told_to_stop_finishes_its_calls_and_is_replaced(tmp_path: Path) -> None:
+async def test_a_door_process_that_gets_sigterm_finishes_its_calls_and_is_replaced(tmp_path: Path) -> None:
     with serve(tmp_path / "store") as server:
         await make_queues(server, "waits")
         [stopped, _] = door_processes(server)

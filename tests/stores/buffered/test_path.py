@@ -32,7 +32,7 @@ from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.values import QueueChange
 from holdfast.testing import ManualClock
-from tests.postgres.peers import until_heard
+from tests.postgres.peers import until_peers_known
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import REF, WEEK_MS, accepts, now_ms, opened, put, take
 from tests.redis.server import RedisServer
@@ -413,7 +413,7 @@ async def test_a_log_that_failed_leaves_the_way_to_the_database(
         assert set(await take(store)) - {b"unknown"} == {b"a", b"b"}
 
 
-async def test_a_log_that_failed_goes_on_by_itself_once_the_disk_works_again(
+async def test_a_log_that_failed_continues_by_itself_once_the_disk_works_again(
     urls: list[str],
     redis_server: RedisServer,
     tmp_path: Path,
@@ -547,7 +547,7 @@ async def test_who_waits_on_another_server_is_woken_by_what_is_buffered(
         await first.ack()
         async with asyncio.timeout(60):
             waiting = asyncio.create_task(other.queue("mail").claim(wait=None))
-            await until_heard(one, other)
+            await until_peers_known(one, other)
 
             async def waits() -> bool:
                 return (await other.queue("mail").stats()).waiters == 1

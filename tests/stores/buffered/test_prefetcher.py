@@ -131,7 +131,9 @@ async def test_a_claim_of_more_than_is_reserved_goes_by_the_index(
         assert await take(store) == []
 
 
-async def test_reservations_go_on_behind_the_last(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
+async def test_reservations_continue_behind_the_last(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
     async with opened(urls, redis_server.url, tmp_path, prefetch_batch=4) as store:
         await fill(store, *(b"%02d" % number for number in range(20)))
         got = []
@@ -167,7 +169,7 @@ async def test_claims_that_come_together_are_served_together_each_with_its_own(
         assert sorted(len(each) for each in given) == [0, 0, 1]
 
 
-async def test_an_outage_is_told_to_every_claim_of_a_round(
+async def test_an_outage_is_reported_to_every_claim_of_a_round(
     urls: list[str], redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:

@@ -102,7 +102,7 @@ def test_a_void_in_the_next_segment_is_heeded(tmp_path: Path) -> None:
     wal.close()
 
 
-def test_a_reading_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+def test_a_reading_continues_where_the_last_one_ended(tmp_path: Path) -> None:
     wal = Wal(tmp_path)
     append(wal, b"a")
     append(wal, b"b")

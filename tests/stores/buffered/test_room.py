@@ -49,7 +49,7 @@ async def until_accepted(store: BufferedStore, payload: bytes) -> None:
 
 
 @pytest.mark.slow
-async def test_a_full_disk_of_the_log_refuses_enqueues_while_claims_and_acks_go_on(
+async def test_a_full_disk_of_the_log_refuses_enqueues_while_claims_and_acks_continue(
     urls: list[str], redis_server: RedisServer, small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = small_disk / "other"

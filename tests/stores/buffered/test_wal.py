@@ -332,7 +332,7 @@ def test_wherever_the_disk_fails_nothing_answered_for_is_lost(tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("call", ["write", "sync", "sync_all", "sync_directory", "truncate", "rename", "create"])
-def test_wherever_the_disk_failed_a_log_goes_on_once_it_works_again(tmp_path: Path, call: str) -> None:
+def test_wherever_the_disk_failed_a_log_continues_once_it_works_again(tmp_path: Path, call: str) -> None:
     for number in range(1, 12):
         path = tmp_path / f"{call}{number}"
         wal = Wal(path, segment_bytes=300, disk=FailingDisk(call, number + 1, once=True))
@@ -372,7 +372,7 @@ def test_a_log_whose_disk_still_fails_is_not_recovered_and_one_that_was_closed_n
     assert bodies_of(tmp_path)[:1] == [b"a"]
 
 
-def test_a_full_disk_refuses_and_goes_on_once_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_and_continues_once_there_is_room(tmp_path: Path) -> None:
     disk = FailingDisk("create", 1, errno.ENOSPC, once=True)
     wal = Wal(tmp_path, segment_bytes=300, disk=disk)
     append(wal, b"a" * 90)

@@ -39,7 +39,7 @@ def test_a_header_is_read_as_it_was_written(header: SegmentHeader) -> None:
 
 
 @given(headers, st.data())
-def test_a_header_with_any_bit_changed_is_none(header: SegmentHeader, data: st.DataObject) -> None:
+def test_a_header_with_any_bit_changed_is_invalid(header: SegmentHeader, data: st.DataObject) -> None:
     raw = bytearray(encode_header(header))
     bit = data.draw(st.integers(0, 8 * len(raw) - 1))
     raw[bit // 8] ^= 1 << bit % 8
@@ -71,7 +71,7 @@ def test_records_are_read_as_they_were_written(header: SegmentHeader, start: int
 
 
 @given(records, st.data())
-def test_a_record_with_any_bit_changed_is_none(record: LogRecord, data: st.DataObject) -> None:
+def test_a_record_with_any_bit_changed_is_invalid(record: LogRecord, data: st.DataObject) -> None:
     raw = bytearray(encode_record(HEADER, HEADER_BYTES, record))
     bit = data.draw(st.integers(0, 8 * len(raw) - 1))
     raw[bit // 8] ^= 1 << bit % 8
@@ -81,13 +81,15 @@ def test_a_record_with_any_bit_changed_is_none(record: LogRecord, data: st.DataO
 
 
 @given(records, st.integers(0, 300))
-def test_a_record_cut_short_is_none(record: LogRecord, cut: int) -> None:
+def test_a_record_cut_short_is_invalid(record: LogRecord, cut: int) -> None:
     raw = encode_record(HEADER, 0, record)
     assert decode_record(HEADER, raw[: min(cut, len(raw) - 1)], 0) is None
 
 
 @given(records, headers, st.integers(0, 100))
-def test_a_record_of_another_place_or_opening_is_none(record: LogRecord, other: SegmentHeader, offset: int) -> None:
+def test_a_record_of_another_position_or_opening_is_invalid(
+    record: LogRecord, other: SegmentHeader, offset: int
+) -> None:
     raw = b"\x00" * offset + encode_record(HEADER, 0, record)
     if offset:
         assert decode_record(HEADER, raw, offset) is None

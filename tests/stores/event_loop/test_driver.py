@@ -108,7 +108,7 @@ def test_a_parts_methods_enter_a_loop_in_a_thread_once_and_are_refused_after_clo
     driven_by_threads(calls_and_changes)
 
 
-async def test_notices_are_told_even_if_the_caller_left() -> None:
+async def test_notices_are_delivered_even_if_the_caller_left() -> None:
     async def check(driver: Told, part: Part) -> None:
         part.gate = asyncio.Event()
         caller = asyncio.create_task(part.change())

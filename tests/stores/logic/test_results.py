@@ -20,7 +20,7 @@ IN_FLIGHT = Life(state=State.IN_FLIGHT, attempt=2, version=2, priority=3, lease=
     ("before", "after", "attempt", "claimed_at"),
     [(READY, None, 1, None), (READY, IN_FLIGHT, 2, 5), (IN_FLIGHT, READY, 1, 5), (IN_FLIGHT, None, 2, 5)],
 )
-def test_an_event_tells_of_the_life_after_it_and_of_a_lease_that_it_ends(
+def test_an_event_has_the_state_after_it_and_the_lease_that_it_ends(
     before: Life, after: Life | None, attempt: int, claimed_at: int | None
 ) -> None:
     event = event_of(Event.RETRIED, REF, ENVELOPE, before, 8, after, reason="r", error="e")

@@ -120,7 +120,7 @@ async def test_faults_of_the_bucket_lose_nothing_bring_nothing_back_and_lease_no
 
 
 @pytest.mark.spec("6.2")
-async def test_the_events_of_a_message_are_told_in_their_order_whichever_process_made_them() -> None:
+async def test_the_events_of_a_message_are_in_their_order_whichever_process_made_them() -> None:
     bucket = MemoryBucket()
     subjects = [
         EmbeddedSubject(lambda d: ObjectStore(bucket, d, journal_retention_ms=WEEK_MS), seed=seed) for seed in (1, 2)

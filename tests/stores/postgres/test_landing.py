@@ -48,7 +48,7 @@ async def drain_claims(store: PostgresStore) -> list[bytes]:
     return [each.payload for each in claims.per_ask[0]]
 
 
-async def test_a_call_that_landed_is_stored_counted_and_told(urls: list[str]) -> None:
+async def test_a_call_that_landed_is_stored_counted_and_announced(urls: list[str]) -> None:
     async with opened(urls) as store, connected(urls[0]) as connection:
         log, id = Log(), await queue_id(store)
         call = log.call(id, b"a", b"b", headers={"h": "1"}, priority=7, correlation_id="c", ttl_ms=60_000)
@@ -208,7 +208,7 @@ async def test_wherever_landing_is_cut_off_it_is_whole_or_not_at_all(urls: list[
         assert cuts > 10
 
 
-async def test_a_queue_that_is_being_deleted_takes_nothing_and_the_journal_tells(urls: list[str]) -> None:
+async def test_a_queue_that_is_being_deleted_takes_nothing_and_the_journal_has_its_events(urls: list[str]) -> None:
     async with opened(urls) as store, connected(urls[0]) as connection:
         log, id = Log(), await queue_id(store)
         await store.directory.change_queue(REF, QueueChange(drain_until=now_ms() + 60_000), now_ms())
@@ -220,7 +220,7 @@ async def test_a_queue_that_is_being_deleted_takes_nothing_and_the_journal_tells
         assert (await store.counts(*REF, now_ms())).ready == 0
 
 
-async def test_a_queue_made_anew_gets_nothing_of_the_one_before(urls: list[str]) -> None:
+async def test_a_queue_made_again_gets_nothing_of_the_one_before(urls: list[str]) -> None:
     async with opened(urls) as store, connected(urls[0]) as connection:
         log, id = Log(), await queue_id(store)
         await store.directory.change_queue(REF, QueueChange(drain_until=now_ms()), now_ms())

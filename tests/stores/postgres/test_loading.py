@@ -77,7 +77,7 @@ def payloads(hf: holdfast.Holdfast, ref: QueueRef = REF) -> list[bytes]:
     )
 
 
-def test_what_is_loaded_is_what_enqueue_would_have_stored_counted_and_told(
+def test_loaded_messages_are_stored_counted_and_announced_like_enqueued_ones(
     urls: list[str], hf: holdfast.Holdfast, loader: Loader
 ) -> None:
     hf.queue("in").set_policy(ttl_ms=3_600_000)
@@ -243,7 +243,7 @@ def test_a_message_that_was_loaded_is_claimed_and_acked_as_any_other(hf: holdfas
     assert hf.queue("in").stats().ready == 0
 
 
-def test_a_key_is_stored_once_whoever_offers_it_and_however_often(hf: holdfast.Holdfast, loader: Loader) -> None:
+def test_a_key_is_stored_once_by_any_callers_and_calls(hf: holdfast.Holdfast, loader: Loader) -> None:
     hf.queue("in").enqueue([holdfast.NewMessage(f"m{n}".encode(), key=f"k{n:05}") for n in range(5)])
     assert loader.load({REF: [*drafts_of(0, 20), *drafts_of(10, 30)]}) == 25
     assert loader.load({REF: drafts_of(0, 40)}) == 10

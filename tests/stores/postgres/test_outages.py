@@ -86,7 +86,7 @@ async def until(call: Callable[[], Awaitable[object]]) -> object:
 
 
 @pytest.mark.spec("5.6")
-async def test_a_store_goes_on_by_itself_after_its_database_was_restarted(
+async def test_a_store_continues_by_itself_after_its_database_was_restarted(
     pair: list[PostgresServer], urls: list[str]
 ) -> None:
     [name] = names(0)

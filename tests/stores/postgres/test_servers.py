@@ -22,7 +22,7 @@ from holdfast.testing import ManualClock
 from holdfast.testing.laws.operating.journal import events_of
 from holdfast.testing.laws.waiting_tasks import finish, start_claim
 from holdfast.testing.subject import fire_due
-from tests.postgres.peers import until_heard
+from tests.postgres.peers import until_peers_known
 from tests.postgres.server import PostgresServer
 
 WEEK_MS = 7 * 86_400_000
@@ -59,7 +59,7 @@ async def servers(urls: list[str], clock: ManualClock, number: int) -> AsyncIter
 async def test_an_enqueue_on_one_server_wakes_a_claim_that_waits_on_another(urls: list[str]) -> None:
     clock = ManualClock()
     async with servers(urls, clock, 2) as [one, other]:
-        await until_heard(one, other)
+        await until_peers_known(one, other)
         # The clock stands still, so nobody looks by himself.
         for name in ("a", "b", "c"):
             await one.queue(name).set_policy()
@@ -223,7 +223,7 @@ async def test_limits_set_on_one_server_hold_on_the_others_soon(urls: list[str])
 
 
 @pytest.mark.spec("9.1")
-async def test_a_journal_read_while_it_is_written_misses_nothing_and_tells_nothing_twice(urls: list[str]) -> None:
+async def test_a_journal_read_while_it_is_written_misses_nothing_and_repeats_nothing(urls: list[str]) -> None:
     clock = ManualClock()
     async with servers(urls, clock, 3) as every:
         await every[0].queue("q").set_policy()

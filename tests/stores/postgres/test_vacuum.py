@@ -30,7 +30,9 @@ async def work(store: PostgresStore, number: int) -> None:
 
 
 @pytest.mark.spec("5.3")
-async def test_a_database_is_vacuumed_after_so_many_claims(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_is_vacuumed_after_a_number_of_claims(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(vacuum, "CLAIMED", 200)
     async with opened(urls, clock=ManualClock()) as store, connected(urls[0]) as connection:
         await connection.execute("ALTER TABLE items SET (autovacuum_enabled = off)")

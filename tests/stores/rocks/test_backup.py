@@ -58,7 +58,7 @@ def test_a_copy_of_a_store_under_load_is_whole_and_has_all_that_was_answered(loa
 
 
 @pytest.mark.spec("4.8")
-def test_the_copied_store_goes_on_as_the_first_would_have(tmp_path: Path) -> None:
+def test_the_copied_store_continues_as_the_first_would_have(tmp_path: Path) -> None:
     with holdfast.open(str(tmp_path / "store")) as hf:
         hf.queue("jobs").enqueue([b"one", b"two"], key=None)
         [held] = hf.queue("jobs").claim(lease=60)

@@ -323,7 +323,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.spec("4.8")
-def test_with_the_disk_nearly_full_enqueue_is_refused_and_claim_and_ack_go_on(small_disk: Path) -> None:
+def test_with_the_disk_nearly_full_enqueue_is_refused_and_claim_and_ack_continue(small_disk: Path) -> None:
     clock = ManualClock()
     with open_store(small_disk / "store", clock, durability="fsync", low_disk_bytes=16 << 20) as hf:
         queue = hf.queue("mail")

@@ -239,7 +239,7 @@ def test_an_abandoned_upload_wakes_the_sweeper(store: Store) -> None:
     assert store.kept() == []
 
 
-def test_a_sweep_deletes_so_many_pieces_and_the_next_goes_on(store: Store) -> None:
+def test_a_sweep_deletes_a_bounded_number_of_pieces_and_the_next_continues(store: Store) -> None:
     sweep(store.hf)
     store.write(store.upload()).close()
     left = [len(store.kept())]
@@ -251,7 +251,7 @@ def test_a_sweep_deletes_so_many_pieces_and_the_next_goes_on(store: Store) -> No
 
 
 @pytest.mark.parametrize("is_half_deleted", [False, True])
-def test_what_a_killed_process_left_is_told_apart_from_damage_and_deleted_after_the_next_start(
+def test_remains_of_a_killed_process_are_distinguished_from_damage_and_deleted_after_the_next_start(
     store: Store, is_half_deleted: bool
 ) -> None:
     upload = store.write(store.upload())

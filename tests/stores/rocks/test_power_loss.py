@@ -153,7 +153,7 @@ def split(store: Path, at: int, missing: int = 0) -> Path:
     return store
 
 
-def test_records_missing_at_the_end_of_a_log_that_another_goes_on_from_are_seen(
+def test_records_missing_at_the_end_of_a_log_that_another_continues_from_are_seen(
     stores: dict[str, Path], tmp_path: Path
 ) -> None:
     """Whole records are missing, so nothing is torn. Continuing with the next log would lose them silently."""
@@ -164,7 +164,7 @@ def test_records_missing_at_the_end_of_a_log_that_another_goes_on_from_are_seen(
     assert read_all(in_another_boot(store)) == first(5)
 
 
-def test_an_empty_log_before_one_that_goes_on_is_seen(stores: dict[str, Path], tmp_path: Path) -> None:
+def test_an_empty_log_before_one_that_continues_is_seen(stores: dict[str, Path], tmp_path: Path) -> None:
     at, _ = message_record(log_of(stores["os"]), 7)
     store = split(copy_store(stores["os"], tmp_path / "store"), at)
     cut(list_logs(store / "db")[0], 0)
@@ -583,7 +583,7 @@ def test_a_store_whose_first_or_last_sync_fails_is_refused_by_name(
         open_store(tmp_path / "store")
 
 
-def test_a_backup_that_breaks_off_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_that_breaks_off_raises_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         """A RocksDB checkpoint on a full disk for backups."""
 

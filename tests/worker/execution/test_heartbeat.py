@@ -125,7 +125,7 @@ async def test_a_message_that_is_lost_says_so_and_its_verbs_raise(worker: holdfa
     assert seen == [False, True]
 
 
-async def test_a_late_ack_is_refused_and_told_as_lost(worker: holdfast.Worker, gate: Gate) -> None:
+async def test_a_late_ack_is_refused_and_reported_as_lost(worker: holdfast.Worker, gate: Gate) -> None:
     worker.handler("q", lease="30s")(gate)
     async with HandlerTest(worker) as t:
         [id] = await t.enqueue("q", 1)

@@ -89,7 +89,7 @@ async def test_a_bad_payload_is_refused_in_the_process(rig: Rig) -> None:
     assert "$.do" in ((await rig.queue.get(id)).last_error or "")
 
 
-async def test_a_handler_that_lost_its_lease_is_told_by_its_message(rig: Rig) -> None:
+async def test_a_handler_that_lost_its_lease_sees_it_in_its_message(rig: Rig) -> None:
     await rig.queue.enqueue({"do": "lose"})
     assert (await rig.outcome()).kind == "lost"
 

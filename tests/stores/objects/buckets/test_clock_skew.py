@@ -112,7 +112,7 @@ async def test_a_process_that_started_with_a_wrong_clock_goes_by_the_wall_once_t
 
 
 @pytest.mark.spec("6.2")
-async def test_a_skew_within_the_setting_is_warned_of_and_claims_go_on(
+async def test_a_skew_within_the_setting_is_warned_of_and_claims_continue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with _open(DiskBucket(tmp_path, syncs=False), OffClock(HOUR_MS), clock_skew_ms=2 * HOUR_MS - 60_000) as hf:
@@ -131,7 +131,9 @@ async def test_the_clock_of_a_test_is_compared_only_if_the_test_asks_for_it(tmp_
 
 
 @pytest.mark.parametrize("cloud", ["s3", "azure"])
-async def test_a_cloud_tells_when_an_object_was_written(cloud: str, request: pytest.FixtureRequest) -> None:
+async def test_a_cloud_returns_the_time_at_which_an_object_was_written(
+    cloud: str, request: pytest.FixtureRequest
+) -> None:
     emulator: Emulator = request.getfixturevalue(cloud)
     bucket, clock = make_bucket(emulator.new_url()), SystemClock()
     before_ms = clock.now_ms()

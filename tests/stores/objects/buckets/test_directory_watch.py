@@ -208,5 +208,5 @@ def test_the_kind_of_a_file_system_is_known(tmp_path: Path) -> None:
         *((kind, False) for kind in ("ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "fuseblk")),
     ],
 )
-def test_file_systems_that_other_machines_write_into_are_told_from_local_ones(kind: str, remote: bool) -> None:
+def test_file_systems_that_other_machines_write_into_are_distinguished_from_local_ones(kind: str, remote: bool) -> None:
     assert is_remote(kind) is remote

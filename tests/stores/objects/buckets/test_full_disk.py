@@ -57,7 +57,7 @@ def fill(queue: Queue, clock: ManualClock) -> list[bytes]:
     raise AssertionError("the disk never filled up")
 
 
-def test_a_full_disk_refuses_enqueues_while_claims_acks_releases_and_sweeps_go_on(
+def test_a_full_disk_refuses_enqueues_while_claims_acks_releases_and_sweeps_continue(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()

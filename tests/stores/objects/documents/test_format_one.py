@@ -65,7 +65,7 @@ async def test_a_store_of_format_1_has_no_violations_and_all_of_its_messages(buc
 
 
 @pytest.mark.spec("6.1")
-async def test_a_store_of_format_1_goes_on_where_it_stopped(bucket: MemoryBucket) -> None:
+async def test_a_store_of_format_1_continues_where_it_stopped(bucket: MemoryBucket) -> None:
     subject = _subject(bucket)
     async with subject.open() as hf:
         q = hf.queue("mail", tenant="acme")

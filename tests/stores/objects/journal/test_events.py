@@ -12,7 +12,9 @@ from holdfast.testing import EmbeddedSubject
 
 
 @pytest.mark.spec("6.2")
-async def test_events_collected_while_a_dead_letter_is_carried_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_collected_while_a_dead_letter_is_carried_are_written_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stores: list[ObjectStore] = []
 
     def make(dice: Any) -> ObjectStore:

@@ -56,7 +56,7 @@ def _opened(bucket: MemoryBucket | FaultyBucket, subject: EmbeddedSubject, seed:
     return other
 
 
-async def test_a_sweep_that_loses_every_write_to_other_processes_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_sweep_that_loses_every_write_to_other_processes_continues(caplog: pytest.LogCaptureFixture) -> None:
     bucket = MemoryBucket()
     subject = await _killed_producer(bucket)
     subject.clock.step_to(subject.clock.now_ms() + ABANDONED_MS)

@@ -275,7 +275,7 @@ async def test_a_queue_whose_maker_died_before_its_policy_is_no_damage(lived: Li
     assert (await lived.verify()).violations == []
 
 
-async def test_what_a_crash_leaves_is_told_apart_from_damage(lived: Lived) -> None:
+async def test_remains_of_a_crash_are_distinguished_from_damage(lived: Lived) -> None:
     orphan = lived.ids["ready"] + (1 << 30)
     lived.path(layout.payload_of(layout.message(QUEUE, orphan))).write_bytes(b"half")
     lived.path(layout.state_of(layout.message(QUEUE, orphan))).write_text("{}")

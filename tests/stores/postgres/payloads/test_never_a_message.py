@@ -149,7 +149,7 @@ async def test_a_duplicate_is_answered_with_the_first_and_its_payload_dropped(ur
         assert await read(store, await claim(store)) == PAYLOAD
 
 
-async def test_a_sweep_deletes_a_bounded_part_and_the_next_goes_on(
+async def test_a_sweep_deletes_a_bounded_part_and_the_next_continues(
     urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "_DROP", 2)

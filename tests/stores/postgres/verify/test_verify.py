@@ -227,7 +227,7 @@ def test_a_damaged_file_ends_its_own_check_only() -> None:
     assert any("[ledger-unreadable]" in each for each in violations)
 
 
-def test_progress_is_told(made: MadeStore) -> None:
+def test_progress_is_reported(made: MadeStore) -> None:
     told: dict[str, int] = {}
 
     def progress(what: str, done: int, total: int) -> None:

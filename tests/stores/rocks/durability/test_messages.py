@@ -15,7 +15,7 @@ def payloads(hf: Holdfast, limit: int = 100) -> list[bytes]:
 # --- Versions and ids ------------------------------------------------------------------------------------------------
 
 
-def test_after_a_closing_versions_go_on_by_one(closed: RestartableStore) -> None:
+def test_after_a_closing_versions_continue_by_one(closed: RestartableStore) -> None:
     queue = closed.open().queue("mail")
     queue.enqueue(b"a")
     for expected in (1, 2):
@@ -217,7 +217,7 @@ def test_an_acked_message_stays_gone_and_a_stale_receipt_stale(restartable: Rest
     assert [message.payload for message in queue.claim(10)] == [b"b"]
 
 
-def test_retries_go_on_counting(restartable: RestartableStore) -> None:
+def test_retries_continue_counting(restartable: RestartableStore) -> None:
     queue = restartable.open().queue("mail")
     queue.set_policy(max_retries=2, backoff_base_ms=0)
     [id] = queue.enqueue(b"a")

@@ -44,7 +44,7 @@ def test_counters_are_as_they_were(restartable: RestartableStore) -> None:
 
 
 @pytest.mark.spec("8.11")
-def test_a_queue_that_is_being_deleted_goes_on_going(restartable: RestartableStore) -> None:
+def test_a_deletion_of_a_queue_continues(restartable: RestartableStore) -> None:
     hf = restartable.open()
     queue = hf.queue("mail")
     queue.enqueue([b"a", b"b"])
@@ -83,7 +83,7 @@ def test_the_number_of_a_deleted_queue_is_never_given_again(restartable: Restart
     assert numbers == sorted(set(numbers))
 
 
-def test_a_deleted_queue_made_anew_knows_nothing_of_the_old_one(restartable: RestartableStore) -> None:
+def test_a_deleted_queue_made_again_knows_nothing_of_the_old_one(restartable: RestartableStore) -> None:
     hf = restartable.open()
     queue = hf.queue("mail")
     queue.enqueue(b"a", key="k", group="g")
@@ -99,7 +99,7 @@ def test_a_deleted_queue_made_anew_knows_nothing_of_the_old_one(restartable: Res
 # --- The journal -----------------------------------------------------------------------------------------------------
 
 
-def test_the_journal_goes_on_behind_its_last_position(restartable: RestartableStore) -> None:
+def test_the_journal_continues_behind_its_last_position(restartable: RestartableStore) -> None:
     hf = restartable.open()
     hf.queue("mail").enqueue([b"a", b"b"])
     first = hf.journal()
@@ -113,7 +113,9 @@ def test_the_journal_goes_on_behind_its_last_position(restartable: RestartableSt
     assert [event.seq for event in (*first, *later)] == [1, 2, 3, 4]
 
 
-def test_a_journal_that_was_trimmed_to_nothing_goes_on_behind_its_last_position(restartable: RestartableStore) -> None:
+def test_a_journal_that_was_trimmed_to_nothing_continues_behind_its_last_position(
+    restartable: RestartableStore,
+) -> None:
     """A reader that kept its position must not miss later events."""
     hf = restartable.open()
     hf.queue("mail").enqueue([b"a", b"b", b"c"])

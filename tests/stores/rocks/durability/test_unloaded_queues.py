@@ -118,7 +118,7 @@ def test_leases_of_queues_that_nobody_asked_for_expire_after_an_opening(restarta
 
 
 @pytest.mark.spec("8.11")
-def test_a_deletion_under_way_goes_on_after_an_opening(restartable: RestartableStore) -> None:
+def test_a_deletion_under_way_continues_after_an_opening(restartable: RestartableStore) -> None:
     hf = restartable.open()
     for number in range(3):
         hf.queue(f"queue-{number}").enqueue([b"a", b"b"])

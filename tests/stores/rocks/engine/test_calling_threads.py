@@ -230,7 +230,7 @@ def test_if_a_leader_is_interrupted_during_its_sync_those_who_wait_are_answered_
     assert queued(hf) == [b"first", b"leader", b"other"]
 
 
-def test_a_failed_sync_of_a_leader_is_told_to_all_who_wait(tmp_path: Path, syncs: HeldSyncs) -> None:
+def test_a_failed_sync_of_a_leader_is_raised_to_all_who_wait(tmp_path: Path, syncs: HeldSyncs) -> None:
     with opened(tmp_path / "store") as hf:
         hf.queue("mail").enqueue(b"answered")
         syncs.error = OSError(5, "the disk failed")

@@ -116,7 +116,7 @@ def test_a_failed_sync_fails_every_thread_that_waits_for_it(tmp_path: Path, disk
         assert set(ids) <= {info.id for info in reopened.queue("mail").list(limit=100)}
 
 
-async def test_a_claim_that_waits_is_told_when_the_store_stops(tmp_path: Path, disk: Disk) -> None:
+async def test_a_waiting_claim_ends_when_the_store_stops(tmp_path: Path, disk: Disk) -> None:
     """Otherwise it would wait forever, because nothing is enqueued any more."""
     with suppress(StoreUnavailable):
         async with opened(tmp_path, disk) as hf:

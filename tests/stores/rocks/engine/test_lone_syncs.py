@@ -104,7 +104,7 @@ async def test_after_a_sync_on_the_loop_that_took_long_another_thread_syncs_for_
         assert syncs.on_loop[-4:] == [True] * 4
 
 
-async def test_a_failed_sync_on_the_loop_stops_the_store_and_is_told(tmp_path: Path, syncs: Syncs) -> None:
+async def test_a_failed_sync_on_the_loop_stops_the_store_and_is_raised(tmp_path: Path, syncs: Syncs) -> None:
     async with opened(tmp_path) as hf:
         await hf.queue("mail").enqueue(b"answered")
         syncs.error = OSError(5, "the disk failed")

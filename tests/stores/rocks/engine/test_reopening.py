@@ -204,7 +204,7 @@ async def _has_failed(disk: Disk) -> bool:
     return disk.fails_sync is None
 
 
-async def test_waiting_claims_schedules_leases_and_journal_readers_go_on_after_a_reopening(
+async def test_waiting_claims_schedules_leases_and_journal_readers_continue_after_a_reopening(
     tmp_path: Path, disk: Disk
 ) -> None:
     clock = ManualClock()
@@ -242,7 +242,7 @@ async def test_waiting_claims_schedules_leases_and_journal_readers_go_on_after_a
         assert "expired" in [event.event for event in after[len(before) :]]
 
 
-async def test_a_worker_goes_on_after_a_reopening(tmp_path: Path, disk: Disk) -> None:
+async def test_a_worker_continues_after_a_reopening(tmp_path: Path, disk: Disk) -> None:
     handled: list[bytes] = []
     async with open_async(str(tmp_path / "store"), reopen_after="50ms") as hf:
         worker = Worker(hf)

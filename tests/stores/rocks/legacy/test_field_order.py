@@ -91,9 +91,7 @@ def test_payloads_that_look_like_another_field_do_not_mislead(
     assert payloads_in(path) == {id: contents_of(id) for id in ids}
 
 
-def test_an_order_that_cannot_be_told_is_refused_and_nothing_is_changed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_order_is_refused_and_nothing_is_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     for id, order in ((b"one", "ItemContentsIdKey"), (b"two", "ItemIdContentsKey")):
         writer = LegacyWriter(path, order=order)

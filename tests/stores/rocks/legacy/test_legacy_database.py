@@ -64,7 +64,7 @@ def test_every_message_is_found_once_with_its_payload_and_its_lease(
     assert len(oddities) == 5
 
 
-def test_a_reading_goes_on_from_any_place(tmp_path: Path) -> None:
+def test_a_reading_continues_from_any_position(tmp_path: Path) -> None:
     path = tmp_path / "old"
     make_legacy(path, 200, seed=run_seed(), now_s=NOW_S, families=True)
     with opened(path) as database:

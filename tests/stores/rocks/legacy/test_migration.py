@@ -76,7 +76,7 @@ async def test_every_message_is_in_the_store_with_its_state_its_time_and_its_id(
             await message.ack()
 
 
-async def test_what_is_no_message_is_told_of_and_kept(tmp_path: Path) -> None:
+async def test_a_record_that_is_no_message_is_reported_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "store"
     expected = make_legacy(path, 1_500, seed=run_seed(), now_s=now_s())
     with opened(path) as database:
@@ -128,7 +128,7 @@ async def test_a_message_lost_in_the_copy_is_found_out(tmp_path: Path, monkeypat
 
 
 @pytest.mark.spec("4.7")
-async def test_interrupted_anywhere_it_goes_on(tmp_path: Path) -> None:
+async def test_interrupted_anywhere_it_continues(tmp_path: Path) -> None:
     """Interrupt the migration at each report of its progress, and run it again."""
     path = tmp_path / "store"
     expected = make_legacy(path, 400, seed=run_seed(), now_s=now_s())

@@ -92,7 +92,7 @@ def test_an_older_holdfast_refuses_a_store_with_shards_by_its_format(filled: Pat
     assert [json.loads(each.read_text())["format"] for each in markers] == [6] * (1 + SHARDS)
 
 
-def test_a_missing_shard_is_refused_by_name_and_not_made_anew(filled: Path, tmp_path: Path) -> None:
+def test_a_missing_shard_is_refused_by_name_and_not_made_again(filled: Path, tmp_path: Path) -> None:
     store = copy_store(filled, tmp_path / "store")
     shutil.rmtree(store / "shards-1" / "2")
     for call in (open_store, verify):

@@ -101,7 +101,7 @@ def test_more_large_payloads_than_one_step_copies_all_arrive(hf: Holdfast) -> No
     assert target.stats().ready == 8
 
 
-def test_a_payload_that_an_earlier_attempt_copied_in_vain_is_not_swept_away_after_the_move(
+def test_a_payload_that_a_failed_attempt_copied_is_not_deleted_after_the_move(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both attempts copy to the same blob id."""

@@ -125,7 +125,7 @@ def test_a_store_of_format_1_is_resharded(tmp_path: Path) -> None:
 # --- Journals --------------------------------------------------------------------------------------------------------
 
 
-def test_with_more_shards_a_reader_goes_on_at_its_position(tmp_path: Path) -> None:
+def test_with_more_shards_a_reader_continues_at_its_position(tmp_path: Path) -> None:
     with open_store(tmp_path / "store", shards=2) as hf:
         for number in range(6):
             hf.queue(f"queue-{number}").enqueue(b"before")
@@ -143,7 +143,7 @@ def test_with_more_shards_a_reader_goes_on_at_its_position(tmp_path: Path) -> No
     assert {shard for shard, _ in read} > {0, 1}
 
 
-def test_with_fewer_shards_a_reader_that_had_read_everything_goes_on_at_the_answered_position(tmp_path: Path) -> None:
+def test_with_fewer_shards_a_reader_that_had_read_everything_continues_at_the_answered_position(tmp_path: Path) -> None:
     with open_store(tmp_path / "store", shards=4) as hf:
         for number in range(8):
             hf.queue(f"queue-{number}").enqueue(b"before")
