@@ -16,6 +16,7 @@ from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster.database import connect
 from holdfast.stores.postgres.landing.land import LogShard
 from holdfast.stores.values import JournalPage
+from tests.postgres.bounds import PATIENT
 
 REF = QueueRef("acme", "mail")
 LOG_SHARD = LogShard(UUID(int=7), 11, 0)
@@ -40,7 +41,7 @@ class Deaf:
 async def opened(urls: list[str], *, clock: Clock | None = None) -> AsyncIterator[PostgresStore]:
     """Open a store whose background loops run on `clock`. Calls pass their own time."""
     runtime = LoopRuntime(clock or SystemClock())
-    store = PostgresStore(urls, SeededDice(0), journal_retention_ms=WEEK_MS)
+    store = PostgresStore(urls, SeededDice(0), journal_retention_ms=WEEK_MS, bounds=PATIENT)
     await store.open(Deaf(), runtime)
     try:
         yield store

@@ -38,7 +38,11 @@ _EMPTY_ONE = """
 DELETE FROM holdfast.{0};
 IF pg_relation_size('holdfast.{0}') > 1000000 THEN TRUNCATE holdfast.{0}; END IF;
 """
-_EMPTY = "CREATE FUNCTION pg_temp.empty_store() RETURNS void LANGUAGE plpgsql AS $$ BEGIN {} END $$"
+# Without triggers: deleted counts would change the usage of tenants that are gone already.
+_EMPTY = (
+    "CREATE FUNCTION pg_temp.empty_store() RETURNS void LANGUAGE plpgsql SET session_replication_role = replica "
+    "AS $$ BEGIN {} END $$"
+)
 
 
 def _owner() -> dict[str, Any]:

@@ -18,6 +18,7 @@ from holdfast.stores.contract import Store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.machine import QueueMachine
 from tests.crash.rocks import core_of, sweep
+from tests.postgres.bounds import PATIENT
 from tests.postgres.server import PostgresServer
 from tests.properties.test_memory_machine import COMMON
 from tests.properties.test_postgres_machine import _PHASES, _WEEK_MS
@@ -36,7 +37,7 @@ def machine_on(server: PostgresServer, redis: RedisServer, urls: list[str], path
             return self._store(dice)
 
         def _store(self, dice: Dice) -> Store:
-            inner = PostgresStore(urls, dice, journal_retention_ms=_WEEK_MS, uses_caller_time=True)
+            inner = PostgresStore(urls, dice, journal_retention_ms=_WEEK_MS, bounds=PATIENT, uses_caller_time=True)
             # Nothing lands by itself, nor when it is closed.
             terms = FastPathOptions(
                 redis_url=redis.url,

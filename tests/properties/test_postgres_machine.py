@@ -12,6 +12,7 @@ from holdfast.stores.contract import Store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.machine import QueueMachine
 from tests.crash.rocks import sweep
+from tests.postgres.bounds import PATIENT
 from tests.postgres.server import PostgresServer
 from tests.properties.test_memory_machine import COMMON
 
@@ -27,7 +28,7 @@ def machine_on(server: PostgresServer, urls: list[str]) -> type[QueueMachine]:
 
         def make_store(self, dice: Dice) -> Store:
             server.empty(urls)
-            return PostgresStore(urls, dice, journal_retention_ms=_WEEK_MS, uses_caller_time=True)
+            return PostgresStore(urls, dice, journal_retention_ms=_WEEK_MS, bounds=PATIENT, uses_caller_time=True)
 
         def _open(self, store: Store) -> Holdfast:
             """A store sweeps when it is opened: so that is done to its end, here and in the model."""
@@ -39,7 +40,7 @@ def machine_on(server: PostgresServer, urls: list[str]) -> type[QueueMachine]:
         def reopen(self) -> Store:
             """All that a server knows by itself is gone with it; the database has the rest."""
             self.hf.close()
-            return PostgresStore(urls, self.dice, journal_retention_ms=_WEEK_MS, uses_caller_time=True)
+            return PostgresStore(urls, self.dice, journal_retention_ms=_WEEK_MS, bounds=PATIENT, uses_caller_time=True)
 
     return PostgresMachine
 

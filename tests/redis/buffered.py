@@ -18,6 +18,7 @@ from holdfast.stores.buffered.fast_path import FastPathOptions
 from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres import PostgresStore
+from tests.postgres.bounds import PATIENT
 from tests.postgres.landing_calls import Deaf
 
 REF = QueueRef("acme", "mail")
@@ -36,7 +37,7 @@ async def opened(
 ) -> AsyncIterator[BufferedStore]:
     """Open a store whose background loops run on `clock`. Calls pass their own time."""
     runtime = LoopRuntime(clock or SystemClock())
-    inner = PostgresStore(urls, SystemDice(), journal_retention_ms=WEEK_MS)
+    inner = PostgresStore(urls, SystemDice(), journal_retention_ms=WEEK_MS, bounds=PATIENT)
     terms = {"flush_interval_ms": NEVER_MS, "flush_batch": 1_000_000, "segment_bytes": 64 << 10, **terms}
     store = BufferedStore(inner, FastPathOptions(redis_url=redis_url, wal_dir=str(wal_dir), **terms))
     await store.open(Deaf(), runtime)

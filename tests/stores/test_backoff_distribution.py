@@ -16,6 +16,7 @@ from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.testing import EmbeddedSubject, Subject
 from holdfast.testing.laws.lifecycle.backoff import RETRIES, check_uniform_backoff
+from tests.postgres.bounds import PATIENT
 from tests.postgres.kept_connections import KeptConnections
 from tests.postgres.server import PostgresServer
 from tests.redis.reserving import ReservingStore
@@ -90,7 +91,9 @@ def databases(postgres: PostgresServer, _databases: list[str]) -> Iterator[list[
 @pytest.fixture
 def on_postgres(databases: list[str], kept: KeptConnections) -> Subject:
     def make_store(dice: Dice) -> PostgresStore:
-        return kept.lend_to(PostgresStore(databases, dice, journal_retention_ms=WEEK_MS, uses_caller_time=True))
+        return kept.lend_to(
+            PostgresStore(databases, dice, journal_retention_ms=WEEK_MS, bounds=PATIENT, uses_caller_time=True)
+        )
 
     return EmbeddedSubject(make_store, seed=28)
 
@@ -100,7 +103,9 @@ def on_the_fast_path(
     databases: list[str], kept: KeptConnections, redis_server: RedisServer, tmp_path: Path
 ) -> Iterator[Subject]:
     def make_store(dice: Dice) -> ReservingStore:
-        inner = kept.lend_to(PostgresStore(databases, dice, journal_retention_ms=WEEK_MS, uses_caller_time=True))
+        inner = kept.lend_to(
+            PostgresStore(databases, dice, journal_retention_ms=WEEK_MS, bounds=PATIENT, uses_caller_time=True)
+        )
         path = FastPathOptions(redis_url=redis_server.url, wal_dir=str(tmp_path / "log"), prefetch_batch=50)
         return ReservingStore(inner, path)
 

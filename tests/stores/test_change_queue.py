@@ -20,6 +20,7 @@ from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.values import QueueChange
 from holdfast.testing import ManualClock
+from tests.postgres.bounds import PATIENT
 from tests.postgres.landing_calls import WEEK_MS, Deaf
 from tests.postgres.server import PostgresServer
 
@@ -38,7 +39,9 @@ async def store(request: pytest.FixtureRequest, urls: list[str], tmp_path: Path)
         "memory": lambda: MemoryStore(dice, WEEK_MS),
         "rocks": lambda: RocksStore(tmp_path / "store", dice, journal_retention_ms=WEEK_MS),
         "objects": lambda: ObjectStore(MemoryBucket(), dice, journal_retention_ms=WEEK_MS),
-        "postgres": lambda: PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, uses_caller_time=True),
+        "postgres": lambda: PostgresStore(
+            urls, dice, journal_retention_ms=WEEK_MS, bounds=PATIENT, uses_caller_time=True
+        ),
     }
     clock = ManualClock()
     runtime = LoopRuntime(clock)

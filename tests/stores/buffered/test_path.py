@@ -32,6 +32,7 @@ from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.values import QueueChange
 from holdfast.testing import ManualClock
+from tests.postgres.bounds import PATIENT
 from tests.postgres.peers import until_peers_known
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import REF, WEEK_MS, accepts, now_ms, opened, put, take
@@ -500,7 +501,7 @@ def test_any_field_is_a_place_or_none(field: bytes) -> None:
 
 
 def test_threads_that_call_share_the_log(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
-    inner = PostgresStore(urls, SystemDice(), journal_retention_ms=WEEK_MS)
+    inner = PostgresStore(urls, SystemDice(), journal_retention_ms=WEEK_MS, bounds=PATIENT)
     store = BufferedStore(inner, FastPathOptions(redis_url=redis_server.url, wal_dir=str(tmp_path)))
     with open_blocking("", {}, store=store) as hf:
         queue = hf.queue("mail")

@@ -13,6 +13,7 @@ from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing import EmbeddedSubject, Subject
 from holdfast.testing.laws import StoreLaws
+from tests.postgres.bounds import PATIENT
 from tests.postgres.kept_connections import KeptConnections
 from tests.postgres.server import PostgresServer
 from tests.redis.reserving import ReservingStore
@@ -47,7 +48,9 @@ def _subject(
     kind: type[BufferedStore] = BufferedStore,
 ) -> Iterator[Subject]:
     def make_store(dice: Dice) -> BufferedStore:
-        inner = kept.lend_to(PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, uses_caller_time=True))
+        inner = kept.lend_to(
+            PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, bounds=PATIENT, uses_caller_time=True)
+        )
         terms = FastPathOptions(
             redis_url=redis.url, wal_dir=str(path / "log"), segment_bytes=64 << 10, prefetch_batch=50
         )

@@ -21,6 +21,7 @@ from holdfast.stores.postgres.operations import message_moves
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.locks import SWEEP_LOCK, admit_groups
 from holdfast.testing import ManualClock
+from tests.postgres.bounds import PATIENT
 from tests.postgres.landing_calls import WEEK_MS, Deaf, connected
 from tests.postgres.server import PostgresServer
 
@@ -50,7 +51,7 @@ def urls(postgres: PostgresServer, databases: list[str]) -> Iterator[list[str]]:
 @asynccontextmanager
 async def opened(urls: list[str], clock: ManualClock) -> AsyncIterator[PostgresStore]:
     runtime = LoopRuntime(clock)
-    store = PostgresStore(urls, SeededDice(0), journal_retention_ms=WEEK_MS, uses_caller_time=True)
+    store = PostgresStore(urls, SeededDice(0), journal_retention_ms=WEEK_MS, bounds=PATIENT, uses_caller_time=True)
     await store.open(Deaf(), runtime)
     try:
         yield store

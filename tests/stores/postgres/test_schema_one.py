@@ -10,6 +10,7 @@ from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.schema.migrations import migrate, migrations, newest
 from holdfast.testing import EmbeddedSubject
 from holdfast.testing.clock import START_MS
+from tests.postgres.bounds import PATIENT
 from tests.postgres.server import PostgresServer
 
 WEEK_MS = 7 * 86_400_000
@@ -47,7 +48,7 @@ async def test_a_store_of_schema_version_1_is_migrated_and_has_all_of_its_messag
     assert applied.versions == list(range(2, newest() + 1))
 
     subject = EmbeddedSubject(
-        lambda dice: PostgresStore([url], dice, journal_retention_ms=WEEK_MS, uses_caller_time=True)
+        lambda dice: PostgresStore([url], dice, journal_retention_ms=WEEK_MS, bounds=PATIENT, uses_caller_time=True)
     )
     subject.clock.advance(1)
     async with subject.open() as hf:

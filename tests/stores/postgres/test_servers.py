@@ -22,6 +22,7 @@ from holdfast.testing import ManualClock
 from holdfast.testing.laws.operating.journal import events_of
 from holdfast.testing.laws.waiting_tasks import finish, start_claim
 from holdfast.testing.subject import fire_due
+from tests.postgres.bounds import PATIENT
 from tests.postgres.peers import until_peers_known
 from tests.postgres.server import PostgresServer
 
@@ -48,7 +49,9 @@ async def servers(urls: list[str], clock: ManualClock, number: int) -> AsyncIter
                     "",
                     {},
                     clock=clock,
-                    store=PostgresStore(urls, SeededDice(seed), journal_retention_ms=WEEK_MS, uses_caller_time=True),
+                    store=PostgresStore(
+                        urls, SeededDice(seed), journal_retention_ms=WEEK_MS, bounds=PATIENT, uses_caller_time=True
+                    ),
                 )
             )
             for seed in range(number)
@@ -287,7 +290,7 @@ async def test_the_clock_of_the_database_decides_and_that_of_no_server(urls: lis
                     "",
                     {},
                     clock=ManualClock(start_ms),
-                    store=PostgresStore(urls, SeededDice(start_ms), journal_retention_ms=WEEK_MS),
+                    store=PostgresStore(urls, SeededDice(start_ms), journal_retention_ms=WEEK_MS, bounds=PATIENT),
                 )
             )
             for start_ms in (EPOCH_MS, EPOCH_MS + 20 * 365 * 86_400_000)

@@ -9,6 +9,7 @@ from holdfast.dice import Dice
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing import EmbeddedSubject, Subject
 from holdfast.testing.laws import StoreLaws
+from tests.postgres.bounds import PATIENT
 from tests.postgres.kept_connections import KeptConnections
 from tests.postgres.server import PostgresServer
 
@@ -34,7 +35,9 @@ async def kept() -> AsyncIterator[KeptConnections]:
 
 def _subject(server: PostgresServer, urls: list[str], kept: KeptConnections) -> Iterator[Subject]:
     def make_store(dice: Dice) -> PostgresStore:
-        return kept.lend_to(PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, uses_caller_time=True))
+        return kept.lend_to(
+            PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, bounds=PATIENT, uses_caller_time=True)
+        )
 
     yield EmbeddedSubject(make_store)
     server.empty(urls)

@@ -84,6 +84,7 @@ POSTGRES_DAMAGE: Mapping[str, Plant] = {
     "group-flag-lost": "UPDATE queues SET has_groups = false WHERE queue = 'grouped'",
     "count-wrong": f"INSERT INTO count_lines VALUES ({_JOBS}, 1, 0, 0, 0, 0, 0)",
     "bytes-wrong": f"INSERT INTO count_lines VALUES ({_JOBS}, 0, 0, 0, 0, 0, 7)",
+    "usage-wrong": "UPDATE usage SET bytes = bytes + 7",
     "counts-of-unknown-queue": "INSERT INTO count_lines VALUES (999999, 1, 0, 0, 0, 0, 0)",
     "key-of-no-message": f"UPDATE seen_keys SET id = {_FUTURE} WHERE key = 'order-7'",
     "ledger-claim-cut": r"UPDATE ledgers SET receipts = '\xc1'",

@@ -17,6 +17,7 @@ from holdfast.stores.logic.verdicts import save_state
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.connection_bounds import ConnectionBounds
+from holdfast.stores.postgres.cluster.folding import Folding
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.cluster.slot_moves import Resharding
 from holdfast.stores.postgres.cluster.vacuum import Vacuum
@@ -106,6 +107,7 @@ class PostgresStore:
             self._driver, self._cluster, self._directory, steps, swept, journal_retention_ms
         )
         self._vacuum = Vacuum(self._cluster)
+        self._folding = Folding(self._cluster)
         # Methods of the contract that one part implements alone.
         self.shard_of = self._cluster.number_of
         self.get = self._reads.get
@@ -127,7 +129,10 @@ class PostgresStore:
             await self._close()
             raise
         clock = runtime.clock
-        loops = self._nodes.run(clock), self.payloads.run(clock), self._vacuum.run(clock), *self._notifier.loops(clock)
+        loops = (
+            *(self._nodes.run(clock), self.payloads.run(clock), self._vacuum.run(clock), self._folding.run(clock)),
+            *self._notifier.loops(clock),
+        )
         for loop in loops:
             link.background(loop)
         listener.deadline(runtime.clock.now_ms())

@@ -14,6 +14,7 @@ from holdfast.stores.findings import Report
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.verify.store_check import verify_databases
 from holdfast.testing import EmbeddedSubject, ManualClock
+from tests.postgres.bounds import PATIENT
 from tests.postgres.server import PostgresServer, run
 
 WEEK_MS = 7 * 86_400_000
@@ -83,7 +84,7 @@ async def _copy(server: PostgresServer, made: MadeStore, names: Sequence[str]) -
 
 async def _fill(made: MadeStore) -> None:
     def make_store(dice: Dice) -> PostgresStore:
-        return PostgresStore(made.urls, dice, journal_retention_ms=WEEK_MS, uses_caller_time=True)
+        return PostgresStore(made.urls, dice, journal_retention_ms=WEEK_MS, bounds=PATIENT, uses_caller_time=True)
 
     subject = EmbeddedSubject(make_store)
     async with subject.open(max_payload=4 << 20) as hf:

@@ -9,15 +9,13 @@ import asyncpg
 from asyncpg import exceptions
 
 from holdfast.model.errors import HoldfastError, StoreUnavailable
-from holdfast.stores.postgres.cluster.connection_bounds import IDLE_TRANSACTION_MS, ConnectionBounds
+from holdfast.stores.postgres.cluster.connection_bounds import ConnectionBounds
 from holdfast.stores.postgres.cluster.connection_pool import ConnectionPool
 from holdfast.stores.postgres.cluster.silence import SilenceWatch
 
 T = TypeVar("T")
 
 _CONNECT_S = 5.0
-# How long a database may take to give a sign of life.
-_PROBE_S = 2.0
 # How long a statement of a connection outside the pool may take.
 _COMMAND_S = 60.0
 # Number of retries after a deadlock or a serialization failure.
@@ -97,7 +95,7 @@ class PostgresDatabase:
             wait_s=self.bounds.statement_timeout_ms / 1000,
             name=self.name,
         )
-        self._watch = SilenceWatch(self.probe, self.pool.cut)
+        self._watch = SilenceWatch(self.probe, self.pool.cut, patience_s=self.patience_s)
         # Statements that reached the database, and failures of connections.
         self.statements = 0
         self.failures = 0
@@ -110,6 +108,11 @@ class PostgresDatabase:
     def is_up(self) -> bool:
         """Return whether the last connect succeeded and the pool is open."""
         return self.pool.is_up
+
+    @property
+    def patience_s(self) -> float:
+        """How long the database may be silent before it is asked for a sign of life, and how long it has for that."""
+        return self.bounds.silence_ms / 1000
 
     async def fetch(self, sql: str, *args: Any) -> list[Any]:
         """Run one statement as one transaction, and return its rows."""
@@ -149,7 +152,7 @@ class PostgresDatabase:
                 raise LockTimeout(
                     f"gave up after waiting {self.bounds.lock_timeout_ms} ms for a lock of another transaction on "
                     f"{self.name}; nothing was changed; try again. A transaction of a stopped server ends within "
-                    f"{IDLE_TRANSACTION_MS} ms"
+                    f"{self.bounds.idle_transaction_ms} ms"
                 ) from error
             except HoldfastError:
                 raise
@@ -192,7 +195,7 @@ class PostgresDatabase:
         """Ask the database for a sign of life. Raise `StoreUnavailable` if it gives none."""
         connection = None
         try:
-            async with asyncio.timeout(_PROBE_S):
+            async with asyncio.timeout(self.patience_s):
                 connection = await asyncpg.connect(self.url, server_settings={"application_name": "holdfast probe"})
                 await connection.fetchval("SELECT 1")
         except exceptions.PostgresError:

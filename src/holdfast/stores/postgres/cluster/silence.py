@@ -9,18 +9,25 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.model.errors import StoreUnavailable
 
-# How long a statement takes before the database is asked for a sign of life.
-_PATIENCE_S = 2.0
-
 
 class SilenceWatch:
     """The watch over the statements of one database. It runs on the driver's loop."""
 
-    def __init__(self, probe: Callable[[], Awaitable[None]], on_silence: Callable[[StoreUnavailable], None]) -> None:
-        """`probe` returns if the database gives a sign of life, and raises `StoreUnavailable` if not. `on_silence` is
-        then called with the error."""
+    def __init__(
+        self,
+        probe: Callable[[], Awaitable[None]],
+        on_silence: Callable[[StoreUnavailable], None],
+        *,
+        patience_s: float,
+    ) -> None:
+        """Ask for a sign of life by `probe` once no call has ended for `patience_s`.
+
+        `probe` returns if the database gives a sign of life, and raises `StoreUnavailable` if not. `on_silence` is then
+        called with the error.
+        """
         self._probe = probe
         self._on_silence = on_silence
+        self._patience_s = patience_s
         self._running = 0
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -32,7 +39,7 @@ class SilenceWatch:
         self._running += 1
         if self._timer is None:
             self._ended = 0
-            self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._look)
 
     def end(self) -> None:
         """Note that a call has ended."""
@@ -55,7 +62,7 @@ class SilenceWatch:
             return
         if self._ended or self._probing is not None:
             self._ended = 0
-            self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._look)
             return
         self._probing = asyncio.get_running_loop().create_task(self._ask())
 
@@ -67,4 +74,4 @@ class SilenceWatch:
         finally:
             self._probing = None
             if self._running and self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._look)
+                self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._look)

@@ -11,6 +11,7 @@ from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import delete_some, remove_oldest
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.database import LockTimeout, PostgresDatabase
+from holdfast.stores.postgres.cluster.folding import fold
 from holdfast.stores.postgres.cluster.slot_moves import Resharding
 from holdfast.stores.postgres.operations.journal import PostgresJournal
 from holdfast.stores.postgres.operations.message_moves import PostgresMoves
@@ -24,8 +25,6 @@ from holdfast.stores.values import Swept
 
 # Leases of other servers end too, without a notification, so each server sweeps at least this often.
 LOOK_MS = 5_000
-# Number of count lines that one statement sums up.
-FOLD = 5_000
 
 
 class SweptParts(NamedTuple):
@@ -106,7 +105,7 @@ class PostgresSweep:
         if len(self._cluster.shards) > 1:
             changed += await self._directory.copies.send(shard)
             changed += await self._parts.moves.resolve(shard, now_ms, notices)
-        await shard.fetch(SQL["fold"], FOLD)
+        await fold(shard)
         return changed
 
     async def _next_ends(self, shard: PostgresDatabase) -> list[int]:

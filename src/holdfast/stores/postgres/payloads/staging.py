@@ -106,8 +106,11 @@ class PostgresStaging:
             return
         messages = kept = 0
         for _, [row] in await self._cluster.fetch_all(SQL["staged"], tenant, writer.blob_id):
-            messages += row["messages"] + row["uploads"]
-            kept += row["bytes"] + row["uploaded"]
+            messages += row["uploads"]
+            kept += row["uploaded"]
+        for _, [row] in await self._cluster.fetch_all(SQL["usage"], tenant):
+            messages += row["messages"]
+            kept += row["bytes"]
         check_quotas(tenant, quotas, messages, kept, [size])
 
     async def _is_duplicate(self, writer: "PostgresStage") -> bool:

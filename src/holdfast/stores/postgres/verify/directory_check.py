@@ -29,6 +29,14 @@ _SUMS = (
     "sum(in_flight)::bigint AS in_flight, sum(failed)::bigint AS failed, sum(kept)::bigint AS kept, "
     "sum(bytes)::bigint AS bytes FROM all_counts GROUP BY queue_key"
 )
+_USAGE = (
+    "SELECT tenant, coalesce(u.messages, 0) AS messages, coalesce(u.bytes, 0) AS bytes, "
+    "coalesce(c.messages, 0)::bigint AS counted_messages, coalesce(c.bytes, 0)::bigint AS counted_bytes "
+    "FROM usage AS u FULL JOIN ("
+    "SELECT tenant, sum(waiting + in_flight + failed + kept) AS messages, sum(counts.bytes) AS bytes "
+    "FROM counts JOIN queues ON key = queue_key GROUP BY tenant"
+    ") AS c USING (tenant)"
+)
 _NOW = "SELECT (extract(epoch FROM transaction_timestamp()) * 1000)::bigint"
 
 
@@ -105,6 +113,7 @@ async def read_directory(snapshot: Snapshot, findings: Findings, now_ms: int | N
     async for row in snapshot.rows(_SUMS):
         counts = dict(row)
         directory.sums[counts.pop("queue_key")] = counts
+    await _check_usage(snapshot, findings)
     await _find_partial(snapshot, directory)
     await _check_slots(snapshot, findings)
     await _check_nodes(snapshot, directory, findings)
@@ -129,6 +138,18 @@ async def _read_tenants(snapshot: Snapshot, findings: Findings) -> dict[str, int
         if len(names) > 1:
             findings.add(DamageKind.NUMBER_SHARED, f"tenants {', '.join(names)} share number {number}")
     return tenants
+
+
+async def _check_usage(snapshot: Snapshot, findings: Findings) -> None:
+    """Check the usage of each tenant against the counts of its queues."""
+    async for row in snapshot.rows(_USAGE):
+        stored, counted = (row["messages"], row["bytes"]), (row["counted_messages"], row["counted_bytes"])
+        if stored != counted:
+            findings.add(
+                DamageKind.COUNT_MISMATCH,
+                f"the usage of tenant {row['tenant']!r}, for its quotas, is {stored[0]} messages and {stored[1]} "
+                f"bytes, but the counts of its queues add up to {counted[0]} and {counted[1]}",
+            )
 
 
 def _read_queue(row: Any, directory: DatabaseDirectory, findings: Findings) -> None:

@@ -143,7 +143,7 @@ async def open_snapshots(databases: Sequence[PostgresDatabase]) -> AsyncIterator
         silences: list[StoreUnavailable] = []
         snapshots: list[Snapshot] = []
         for database, connection in zip(databases, connections, strict=True):
-            watch = SilenceWatch(database.probe, partial(_cut, connection, silences))
+            watch = SilenceWatch(database.probe, partial(_cut, connection, silences), patience_s=database.patience_s)
             stack.push_async_callback(watch.close)
             snapshots.append(Snapshot(database.number, connection, watch))
         try:

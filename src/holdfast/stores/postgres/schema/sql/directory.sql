@@ -87,14 +87,16 @@ SELECT has_groups FROM queues WHERE key = $1 FOR NO KEY UPDATE;
 UPDATE queues SET has_groups = true, highest_grouped = greatest(highest_grouped, $2) WHERE key = $1;
 
 -- name: usage
--- The tenant's usage on this database, including arriving messages.
-SELECT sum(messages)::bigint AS messages, sum(bytes)::bigint AS bytes FROM (
-    SELECT coalesce(sum(waiting + in_flight + failed + kept), 0) AS messages, coalesce(sum(c.bytes), 0) AS bytes
-    FROM queues JOIN all_counts AS c ON c.queue_key = queues.key WHERE tenant = $1
+-- The tenant's usage on this database, including arriving messages. The lines that are not summed up yet are few.
+SELECT
+    coalesce((SELECT messages FROM usage WHERE tenant = $1), 0) + coalesce(sum(messages), 0)::bigint AS messages,
+    coalesce((SELECT bytes FROM usage WHERE tenant = $1), 0) + coalesce(sum(bytes), 0)::bigint AS bytes
+FROM (
+    SELECT waiting + in_flight + failed + kept AS messages, bytes FROM count_lines
+    WHERE (SELECT tenant FROM queues WHERE key = queue_key) = $1
     UNION ALL
-    SELECT coalesce(sum(messages), 0), coalesce(sum(bytes), 0)
-    FROM queues JOIN arrivals ON arrivals.queue_key = queues.key WHERE tenant = $1
-) AS both_kinds;
+    SELECT messages, bytes FROM arrivals WHERE (SELECT tenant FROM queues WHERE key = queue_key) = $1
+) AS rest;
 
 -- name: grants
 SELECT shard, messages, bytes, version FROM grants WHERE tenant = $1;

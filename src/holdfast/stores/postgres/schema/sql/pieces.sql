@@ -82,11 +82,6 @@ SELECT $2::bigint, $3::integer, $4::bytea FROM mine WHERE set_config('synchronou
 RETURNING number;
 
 -- name: staged
--- The tenant's usage here, and its uploads in progress except the one with the blob id $2.
-SELECT
-    (SELECT coalesce(sum(waiting + in_flight + failed + kept), 0) FROM queues
-        JOIN all_counts AS c ON c.queue_key = queues.key WHERE queues.tenant = $1)::bigint AS messages,
-    (SELECT coalesce(sum(c.bytes), 0) FROM queues
-        JOIN all_counts AS c ON c.queue_key = queues.key WHERE queues.tenant = $1)::bigint AS bytes,
-    count(*) AS uploads, coalesce(sum(stages.bytes), 0)::bigint AS uploaded
+-- The tenant's uploads in progress here, except the one with the blob id $2.
+SELECT count(*) AS uploads, coalesce(sum(stages.bytes), 0)::bigint AS uploaded
 FROM stages WHERE stages.tenant = $1 AND NOT is_abandoned AND place <> $2;

@@ -173,14 +173,17 @@ SELECT
 DELETE FROM journal WHERE seq IN (SELECT seq FROM (SELECT seq, at FROM journal ORDER BY seq LIMIT $2) AS first WHERE at <= $1);
 
 -- name: fold
--- Adds up to $1 lines to the sums.
+-- Adds up to $1 lines to the sums, and returns their number.
 WITH lines AS (
     DELETE FROM count_lines WHERE ctid IN (SELECT ctid FROM count_lines LIMIT $1 FOR UPDATE SKIP LOCKED) RETURNING *
+),
+folded AS (
+    INSERT INTO counts AS c (queue_key, waiting, delayed, in_flight, failed, kept, bytes)
+    SELECT queue_key, sum(waiting), sum(delayed), sum(in_flight), sum(failed), sum(kept), sum(bytes)
+    FROM lines GROUP BY queue_key ORDER BY queue_key
+    ON CONFLICT (queue_key) DO UPDATE SET
+        waiting = c.waiting + excluded.waiting, delayed = c.delayed + excluded.delayed,
+        in_flight = c.in_flight + excluded.in_flight, failed = c.failed + excluded.failed,
+        kept = c.kept + excluded.kept, bytes = c.bytes + excluded.bytes
 )
-INSERT INTO counts AS c (queue_key, waiting, delayed, in_flight, failed, kept, bytes)
-SELECT queue_key, sum(waiting), sum(delayed), sum(in_flight), sum(failed), sum(kept), sum(bytes)
-FROM lines GROUP BY queue_key ORDER BY queue_key
-ON CONFLICT (queue_key) DO UPDATE SET
-    waiting = c.waiting + excluded.waiting, delayed = c.delayed + excluded.delayed,
-    in_flight = c.in_flight + excluded.in_flight, failed = c.failed + excluded.failed,
-    kept = c.kept + excluded.kept, bytes = c.bytes + excluded.bytes;
+SELECT count(*) AS lines FROM lines;
