@@ -55,7 +55,7 @@ Say = Callable[[bytes], None]
 
 
 class Look(msgspec.Struct, kw_only=True):
-    """The messages found after a crash."""
+    """The findings after a crash."""
 
     counts: dict[str, int] = {}
     violations: list[str] = []
@@ -162,7 +162,7 @@ def _play(root: Path, seed: int, durability: str, shards: int, fault: Fault | No
 def run_move_power_cuts(
     total: int, *, seed: int = 0, progress: Progress = say_nothing, processes: int = 1
 ) -> PartOutcome:
-    """Make disks as power cuts leave them: every third of a store with durability `os`, every second with shards."""
+    """Open this number of disks as left by power cuts: a third with durability `os`, every second with shards."""
     outcome, started_s = PartOutcome(name="legacy move power cuts", unit="images"), steady_s()
     with make_place() as place, Workers(processes) as workers:
         jobs = [

@@ -222,8 +222,7 @@ class RocksStore:
     # --- After a failed write or sync --------------------------------------------------------------------------
 
     def _stop(self, cause: str) -> None:
-        """Stop all shards after one of them has stopped. They share the disk, and are only safe to read again all
-        together."""
+        """Stop all shards after one of them has stopped: they share the disk, and must be read again together."""
         assert self._reopening is not None
         if stop_engines(self._engines, cause):
             self._reopening.stopped(cause)
@@ -236,8 +235,7 @@ class RocksStore:
         """
         failure = self._engine.failure
         if self.databases:
-            # Functions offloaded to a lane run one after the other. So this waits for the sync or backup that was
-            # running when the store stopped, before its parts are dropped.
+            # Wait for the sync or backup that was running when the store stopped, before its parts are dropped.
             for engine in self._engines:
                 await self._runtime.offload(lambda: None, thread=engine.shard)
             for shard in self.shards:
@@ -309,8 +307,7 @@ class RocksStore:
     async def _enqueue_later(
         self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool
     ) -> list[Enqueued]:
-        """Enqueue once the shard of a new queue is chosen, and once a shard with too many unwritten changes has written
-        a checkpoint."""
+        """Enqueue after the shard of a new queue is chosen, and after a shard that is behind wrote a checkpoint."""
         while True:
             self._engine.check()
             shard = await self._router.choose(ref) if auto_create else self._router.find_any(ref)
