@@ -55,7 +55,7 @@ Say = Callable[[bytes], None]
 
 
 class Look(msgspec.Struct, kw_only=True):
-    """What was found after a crash."""
+    """The findings after a crash."""
 
     counts: dict[str, int] = {}
     violations: list[str] = []
@@ -72,7 +72,7 @@ def run_move_kills(
     processes: int = 1,
     shards: tuple[int, ...] = SHARDS,
 ) -> PartOutcome:
-    """At so many of a hundred calls, in turns just before the call and in the middle of it; of all calls at both."""
+    """Kill at this percentage of the calls, in turns just before the call and in the middle of it; at 100, at both."""
     outcome, started_s = PartOutcome(name="legacy move kills", unit="points"), steady_s()
     every = max(1, 100 // percent)
     with make_place() as place, Workers(processes) as workers:
@@ -162,7 +162,8 @@ def _play(root: Path, seed: int, durability: str, shards: int, fault: Fault | No
 def run_move_power_cuts(
     total: int, *, seed: int = 0, progress: Progress = say_nothing, processes: int = 1
 ) -> PartOutcome:
-    """So many disks as power cuts leave them; every third of a store with durability `os`, every second with shards."""
+    """Open `total` disks as power cuts leave them; every third of a store with durability `os`, every second with
+    shards."""
     outcome, started_s = PartOutcome(name="legacy move power cuts", unit="images"), steady_s()
     with make_place() as place, Workers(processes) as workers:
         jobs = [
@@ -235,12 +236,12 @@ def _trace(place: str, seed: int, durability: str, shards: int) -> Trace:
 
 
 def make_old(path: Path, seed: int) -> Expected:
-    """Some messages, and some that crashes left half done: one in six, so that there is every kind."""
+    """Make a database in which crashes left one message in six half done, so that there is every kind."""
     return make_legacy(path, MESSAGES, seed=seed, now_s=START_MS // 1_000, damaged_share=0.16)
 
 
 def expect_old(seed: int, place: Path) -> Expected:
-    """The same again: what the database had."""
+    """Return the messages that the database had."""
     expected = make_old(place, seed)
     shutil.rmtree(place)
     return expected
