@@ -23,7 +23,7 @@ LARGE = os.urandom(3 << 20)
 
 
 class Killed(StoreUnavailable):
-    """The error for callers of a process that was killed."""
+    """The error of a call to a process that was killed."""
 
 
 async def two_queues(server: Divided, hf: AsyncHoldfast, tenant: str = "default") -> tuple[AsyncQueue, AsyncQueue]:
