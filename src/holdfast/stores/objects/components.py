@@ -62,7 +62,7 @@ class ObjectParts:
         self.skew = ClockSkew(bucket, clock, skew_ms, is_measured=measures_skew)
         self.nodes = ObjectNodeNumbers(documents, clock, dice, holder, self.skew)
         self.queues = ObjectQueueStates(documents, holder, skew_ms)
-        self.messages = ObjectMessages(documents, self.queues, Changes(holder))
+        self.messages = ObjectMessages(documents, self.queues, Changes(holder), self.directory.may_have_format_1)
         self.queue_counts = QueueCounts(self.messages, self.directory)
         self.states = StateDocuments(self.messages, json_documents)
         units = ObjectUnits(self.messages, self.queue_counts)

@@ -22,12 +22,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
-
 from holdfast.background import wait_for_event
 from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.objects.buckets.bucket import Bucket, ObjectMissing, ObjectVersion, PreconditionFailed, Unanswered
+from holdfast.stores.objects.buckets.bucket import (
+    Bucket,
+    ObjectMissing,
+    ObjectVersion,
+    PreconditionFailed,
+    StoredObject,
+    Unanswered,
+)
 from holdfast.stores.objects.buckets.retries import (
     Busy,
     as_unavailable,
@@ -37,14 +42,9 @@ from holdfast.stores.objects.buckets.retries import (
     unavailable,
 )
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import (
-    CasDocument,
-    StepBody,
-    decode_document,
-    encode,
-    encode_document,
-    new_nonce,
-)
+from holdfast.stores.objects.documents.bodies import StepBody
+from holdfast.stores.objects.documents.document_format import CasDocument, decode_document, encode_document, new_nonce
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, encode
 
 _log = logging.getLogger("holdfast")
 
@@ -59,7 +59,7 @@ _KEEP_REFUSED_MS = 3_600_000
 # The body of a document that counts as missing.
 EMPTY = b""
 
-_decode_step = msgspec.msgpack.Decoder(StepBody).decode
+_decode_step = BodyDecoder(StepBody)
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class CasDocuments:
         found = await read_object(self.bucket, layout.step(step))
         if found is None:
             return None
-        return self._remember_outcome(step, _decode_step(decode_document(step, found.content).body).is_committed)
+        return self._remember_outcome(step, _is_committed(step, found))
 
     def _remember_outcome(self, step: str, is_committed: bool) -> bool:
         if len(self._decided) > 10_000:
@@ -231,9 +231,7 @@ class CasDocuments:
                 found = await read_object(self.bucket, layout.step(step))
                 if found is None:
                     continue  # refused, although it does not exist
-                return self._remember_outcome(
-                    step, _decode_step(decode_document(step, found.content).body).is_committed
-                )
+                return self._remember_outcome(step, _is_committed(step, found))
             return self._remember_outcome(step, wanted.is_committed)
         raise StoreUnavailable("the record of a step can neither be created nor read; try again")
 
@@ -315,8 +313,13 @@ class CasDocuments:
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; missing ones are ignored. Raise `StoreUnavailable`."""
-        with as_unavailable():
-            await self.bucket.delete(keys)
+        if keys:
+            with as_unavailable():
+                await self.bucket.delete(keys)
+
+
+def _is_committed(step: str, record: StoredObject) -> bool:
+    return _decode_step(decode_document(layout.step(step), record.content).body).is_committed
 
 
 def _began_at(step: str) -> int:

@@ -25,15 +25,10 @@ from holdfast.stores.contract import JOURNAL_STEP
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import as_unavailable, retry_conflicts, run_concurrently
 from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.bodies import MessageBody, OutboxEvent, SegmentBody
 from holdfast.stores.objects.documents.cas_documents import ReadCasDocument
-from holdfast.stores.objects.documents.document_format import (
-    MessageBody,
-    OutboxEvent,
-    SegmentBody,
-    decode_message,
-    encode,
-)
 from holdfast.stores.objects.documents.json_documents import JournalDocument, JsonDocuments
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, decode_message, encode
 from holdfast.stores.objects.journal.outbox_scan import OutboxScan
 from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import ObjectMessages
@@ -47,7 +42,7 @@ LAG_MS = 5_000
 # A position is the segment's number times this, plus the event's index in the segment.
 PER_SEGMENT = 1 << 20
 
-_decode_segment = msgspec.msgpack.Decoder(SegmentBody).decode
+_decode_segment = BodyDecoder(SegmentBody)
 
 
 class JournalCollector:

@@ -4,7 +4,7 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.objects.buckets.bucket import ListedObject
 from holdfast.stores.objects.buckets.retries import as_unavailable, run_concurrently
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import decode_message
+from holdfast.stores.objects.documents.protobuf_mapping import decode_message
 from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 

@@ -13,7 +13,7 @@ from holdfast.stores.objects.buckets.bucket import PAGE, ListedObject, Precondit
 from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, run_concurrently
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import CasDocuments
-from holdfast.stores.objects.documents.document_format import decode_message
+from holdfast.stores.objects.documents.protobuf_mapping import decode_message
 from holdfast.stores.objects.journal.journal import LAG_MS, JournalCollector
 from holdfast.stores.objects.messages.counts import QueueCounts
 from holdfast.stores.objects.messages.index import IndexedMessage
@@ -109,6 +109,8 @@ class ObjectSweep:
         if is_due or queue.sweep_pass is not None:
             search, queue.sweep_pass = queue.sweep_pass, None
             queue.sweep_pass = await self._continue(search or self._messages.queues.scan_all(queue, now_ms))
+            if queue.sweep_pass is None and not queue.has_format_1 and self._messages.may_have_format_1(queue.ref):
+                await self._note_without_format_1(queue)
         changed = await self._units.end_overdue(row, queue, limit, now_ms, notices)
         changed += await self._delete_kept(queue, limit - changed, now_ms)
         await self._bulk.move_dead_letters(queue.ref, limit, now_ms, notices)
@@ -118,6 +120,15 @@ class ObjectSweep:
         elif changed and not row.is_paused:
             notices.ready(queue.ref, queue.index.next_at())
         return changed
+
+    async def _note_without_format_1(self, queue: ObjectQueueState) -> None:
+        """Record that the queue has no message with a name of an earlier version, once its dead letters have none
+        either."""
+        with as_unavailable():
+            async for page in self._documents.bucket.pages(layout.messages(queue.ref, dead=True)):
+                if any(layout.is_of_format_1(item.key) for item in page):
+                    return
+        await self._directory.note_without_format_1(queue.ref)
 
     async def _delete_kept(self, queue: ObjectQueueState, limit: int, now_ms: int) -> int:
         """Delete succeeded messages whose retention has ended. Their events are collected first."""
@@ -208,8 +219,8 @@ class ObjectSweep:
             id = layout.parse_id(key)
             if id is None:
                 return  # not written by Holdfast
-            for dead in (False, True):
-                if await self._documents.read(layout.message(ref, id, dead=dead)) is not None:
+            for message_key in layout.possible_messages(ref, id):
+                if await self._documents.read(message_key) is not None:
                     return
             await self._documents.delete([key])
 
