@@ -13,7 +13,7 @@ where they are and records their keys. So a process that was paused before a del
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -48,6 +48,15 @@ class MessageMove(NamedTuple):
     payload: bytes | None = None
 
 
+class UncollectedMessage(NamedTuple):
+    """A message whose events are not in the journal yet: since when, whether it has ended, and the message as this
+    process wrote it last, if it did."""
+
+    since_ms: int
+    is_gone: bool
+    known: IndexedMessage | None = None
+
+
 class ObjectMessages:
     """The messages of a store, as one process reads and writes them."""
 
@@ -66,8 +75,8 @@ class ObjectMessages:
         # Held while this process moves or counts messages; a count would otherwise see a moving message twice, or not
         # at all.
         self.move_lock = asyncio.Lock()
-        # Keys of metadata whose events are not in the journal yet: since when, and whether the message has ended.
-        self.uncollected: dict[str, tuple[int, bool]] = {}
+        # Messages whose events are not in the journal yet, by the key of the metadata.
+        self.uncollected: dict[str, UncollectedMessage] = {}
 
     # --- Reading ---------------------------------------------------------------------------------------------
 
@@ -170,8 +179,10 @@ class ObjectMessages:
             if note.number > counted:
                 notices.tally(QueueRef(note.event.tenant, note.event.queue), note.event.event)
         if body.outbox or body.is_gone:
-            since_ms, _ = self.uncollected.get(current.key, (now_ms, False))
-            self.uncollected[current.key] = (since_ms, body.is_gone)
+            before_it = self.uncollected.get(current.key)
+            since_ms = now_ms if before_it is None else before_it.since_ms
+            known = None if current.version.etag == "overwritten" else IndexedMessage(current, body)
+            self.uncollected[current.key] = UncollectedMessage(since_ms, body.is_gone, known)
         entry = self.queues.record(current, body, now_ms, is_new=before is None)
         return entry or IndexedMessage(current, body)
 
@@ -260,14 +271,16 @@ class ObjectMessages:
 
     # --- Deleting --------------------------------------------------------------------------------------------
 
-    async def delete(self, key: str, body: MessageBody) -> None:
-        """Delete all objects of an ended message. The metadata goes last, because sweeps find the rest by it."""
-        await self.documents.delete(side_keys(key, body))
-        await self.documents.delete([*body.stubs, key])
-        queue = self.queues.find(body.ref)
-        if queue is not None:
-            queue.skipped.pop(body.id, None)
-            queue.leftovers.pop(key, None)
+    async def delete(self, ended: Mapping[str, MessageBody]) -> None:
+        """Delete all objects of ended messages, given by the keys of their metadata. The metadata goes last, because
+        sweeps find the rest by it."""
+        await self.documents.delete([each for key, body in ended.items() for each in side_keys(key, body)])
+        await self.documents.delete([each for key, body in ended.items() for each in (*body.stubs, key)])
+        for key, body in ended.items():
+            queue = self.queues.find(body.ref)
+            if queue is not None:
+                queue.skipped.pop(body.id, None)
+                queue.leftovers.pop(key, None)
 
 
 def side_keys(key: str, body: MessageBody) -> list[str]:

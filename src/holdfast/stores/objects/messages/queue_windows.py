@@ -14,7 +14,7 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.objects.buckets.bucket import PAGE, ListedObject, Unanswered
-from holdfast.stores.objects.buckets.retries import as_unavailable, run_concurrently, unavailable
+from holdfast.stores.objects.buckets.retries import AT_ONCE, as_unavailable, run_concurrently, unavailable
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.bodies import MessageBody
 from holdfast.stores.objects.documents.cas_documents import CasDocuments, ReadCasDocument
@@ -122,6 +122,12 @@ class ObjectQueueStates:
     def forget(self, ref: QueueRef) -> None:
         """Forget a deleted queue."""
         self._queues.pop(ref, None)
+
+    def note_created(self, ref: QueueRef, now_ms: int) -> None:
+        """Note that this process has just created a queue: it has no messages that need to be listed."""
+        queue = self.get(ref)
+        if queue.current_pass is None and queue.last_pass_at is None:
+            queue.last_pass_at = now_ms
 
     def notify(self, row: QueueRow, notices: Notices) -> None:
         """Add to the notices when a claim, and when a sweep, may next find something in the queue."""
@@ -310,8 +316,11 @@ class ObjectQueueStates:
             if current is not None:
                 self._record_found(queue, current, now_ms)
 
-        if unknown:
-            await run_concurrently(unknown, read)
+        # In parts: a bucket that never waits, such as a directory without syncs, would keep other calls waiting for a
+        # whole page.
+        for at in range(0, len(unknown), AT_ONCE):
+            await run_concurrently(unknown[at : at + AT_ONCE], read)
+            await asyncio.sleep(0)
 
     def _record_found(self, queue: ObjectQueueState, current: ReadCasDocument, now_ms: int) -> None:
         id = layout.parse_message(current.key)

@@ -44,12 +44,15 @@ class ObjectDirectory:
         json_documents: JsonDocuments,
         clock: Clock,
         changed: Callable[[QueueRow, QueueChange], Awaitable[None]],
+        created: Callable[[QueueRef, int], None],
     ) -> None:
-        """`changed` is awaited after a change to a queue's row."""
+        """`changed` is awaited after a change to a queue's row. `created` is called with each queue that this process
+        creates, and the time."""
         self.driver = driver
         self._json_documents = json_documents
         self._clock = clock
         self._changed = changed
+        self._created = created
         self._rows: dict[QueueRef, tuple[int, QueueRow | None]] = {}
         self._tenants: dict[str, tuple[int, ReadJsonDocument[TenantDocument] | None]] = {}
         self._without_format_1: set[QueueRef] = set()
@@ -173,7 +176,9 @@ class ObjectDirectory:
             number = await self._take_queue_number(ref, used)
             document = QueueDocument(queue_id=number, may_have_format_1=False)
             written = await self._json_documents.write(layout.policy(ref), document, current)
-            return await self._note_row(ref, written.content)
+            row = await self._note_row(ref, written.content)
+            self._created(ref, now_ms)
+            return row
 
         return await retry_conflicts(write, f"queue {ref}")
 

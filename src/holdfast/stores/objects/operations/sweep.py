@@ -17,7 +17,7 @@ from holdfast.stores.objects.documents.protobuf_mapping import decode_message
 from holdfast.stores.objects.journal.journal import LAG_MS, JournalCollector
 from holdfast.stores.objects.messages.counts import QueueCounts
 from holdfast.stores.objects.messages.index import IndexedMessage
-from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.messages.messages import ObjectMessages, UncollectedMessage
 from holdfast.stores.objects.messages.queue_windows import ObjectQueueState
 from holdfast.stores.objects.messages.unit import ObjectUnits, OpenQueue
 from holdfast.stores.objects.operations.bulk import ObjectBulkVerbs
@@ -78,9 +78,10 @@ class ObjectSweep:
             if changed < limit:
                 changed += await self._sweep_queue(queue, limit - changed, now_ms, notices)
         searched_s = steady_s() - began_s
-        await self._documents.finish_due(limit, now_ms)
+        # Events first: that rewrites most documents of the steps, or deletes them.
         while await self._journal.collect(now_ms - LAG_MS):
             pass
+        await self._documents.finish_due(limit, now_ms)
         changed += await self._journal.trim(max(0, limit - changed), now_ms)
         resume_at = now_ms + 1 + int(_REST_FACTOR * searched_s * 1_000)
         ends = [self._search_at if self._search is None else resume_at, self._journal.next_trim_at()]
@@ -138,9 +139,9 @@ class ObjectSweep:
             if current is not None and current.body is not None:
                 body = decode_message(current.body)
                 if body.outbox:
-                    self._messages.uncollected[current.key] = (now_ms, True)
+                    self._messages.uncollected[current.key] = UncollectedMessage(now_ms, True)
                     await self._journal.collect(now_ms - LAG_MS)
-                await self._messages.delete(current.key, body)
+                await self._messages.delete({current.key: body})
             queue.index.drop(entry.id)
         return len(ended)
 
@@ -154,7 +155,7 @@ class ObjectSweep:
                     with suppress(PreconditionFailed, Busy):
                         await self._documents.resolve(current)
                 elif decode_message(current.body).is_gone:
-                    self._messages.uncollected.setdefault(key, (0, True))
+                    self._messages.uncollected.setdefault(key, UncollectedMessage(0, True))
             queue.leftovers.pop(key, None)
 
     # --- Deletion of queues --------------------------------------------------------------------------------------
