@@ -9,12 +9,17 @@ from pathlib import Path
 
 import holdfast
 from bench.report import Figure
+from holdfast.client.queue import AsyncQueue
 
 PAYLOAD = b"x" * 256
 CLAIM = 10
 # Some seconds of them: what opening a long queue costs is a part of it, and not most of it.
 CLAIMS = 300
 WAKES = 40
+# Claims and acks beside the embedded store.
+BATCH = 100
+CONSUMED = 2_000
+ROUNDS = 3
 _GAP_S = 0.02
 
 
@@ -59,6 +64,37 @@ async def _wake_ms(directory: Path) -> float:
     return statistics.median(times)
 
 
+async def _consume(queue: AsyncQueue, messages: int) -> tuple[float, float]:
+    """Return messages a second and microseconds of processor a message, of claims and acks of a hundred."""
+    for start in range(0, messages, 1_000):
+        await queue.enqueue([PAYLOAD] * min(1_000, messages - start))
+    started, processor = time.perf_counter(), time.process_time()
+    for _ in range(messages // BATCH):
+        await queue.ack(await queue.claim(limit=BATCH, lease=600))
+    seconds, processor_s = time.perf_counter() - started, time.process_time() - processor
+    return messages / seconds, processor_s / messages * 1e6
+
+
+async def _beside_embedded(directory: Path, messages: int) -> tuple[list[float], list[float], float]:
+    """Return the rates of the object store and of the embedded one, measured in turn, and the object store's processor
+    time a message in microseconds."""
+    rates: list[float] = []
+    embedded_rates: list[float] = []
+    processor: list[float] = []
+    async with (
+        holdfast.open_async(str(directory / "embedded")) as embedded,
+        holdfast.open_async((directory / "objects").as_uri()) as objects,
+    ):
+        await _consume(embedded.queue("bench"), messages)
+        await _consume(objects.queue("bench"), BATCH)
+        for _ in range(ROUNDS):
+            embedded_rates.append((await _consume(embedded.queue("bench"), messages))[0])
+            rate, microseconds = await _consume(objects.queue("bench"), messages)
+            rates.append(rate)
+            processor.append(microseconds)
+    return rates, embedded_rates, statistics.median(processor)
+
+
 def measure(backlog: int = 100_000) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
         few = asyncio.run(_claim_ms(Path(directory) / "few", 1_000))
@@ -70,6 +106,15 @@ def measure(backlog: int = 100_000) -> Iterator[Figure]:
             f"{few:.1f} ms",
             few / many,
             goal=0.5,
+        )
+        rates, embedded_rates, microseconds = asyncio.run(_beside_embedded(Path(directory) / "beside", CONSUMED))
+        yield Figure(
+            f"object store on disk: claim and ack in batches of {BATCH}, synced",
+            f"{statistics.median(rates):,.0f}/s, {microseconds:,.0f} us of processor",
+            "the embedded store, in turn",
+            f"{statistics.median(embedded_rates):,.0f}/s",
+            statistics.median(mine / other for mine, other in zip(rates, embedded_rates, strict=True)),
+            goal=0.3,
         )
         wake = asyncio.run(_wake_ms(Path(directory) / "wake"))
         yield Figure(

@@ -113,6 +113,7 @@ STORED = frozenset(
         *("service/limits/redis_rates.py", "stores/buffered/log/records.py", "stores/buffered/redis_keys.py"),
         *("stores/formats/logged_enqueue.py", "stores/formats/message_record.py"),
         *("stores/objects/buckets/disk.py", "stores/objects/documents/cas_documents.py"),
+        "stores/objects/documents/bodies.py",
         *("stores/objects/documents/document_format.py", "stores/objects/documents/json_documents.py"),
         *("stores/objects/documents/layout.py", "stores/objects/journal/journal.py"),
         "stores/postgres/schema/migrations.py",

@@ -13,7 +13,6 @@ import shlex
 import sys
 import tempfile
 import traceback
-from importlib.util import find_spec
 from typing import Any
 
 _EXPORT = re.compile(r"^export (\w+)=(.*)$", re.MULTILINE)
@@ -86,7 +85,9 @@ def import_all(names: list[str]) -> dict[str, tuple[str, str | None]]:
 
 def find_all(names: list[str]) -> list[str]:
     """Return the modules among `names` that are installed."""
-    return [name for name in names if find_spec(name) is not None]
+    from holdfast.model.extras import is_installed
+
+    return [name for name in names if is_installed(name)]
 
 
 def run_code(programs: list[str]) -> list[str]:

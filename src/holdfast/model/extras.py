@@ -9,7 +9,7 @@ from holdfast.model.errors import InvalidArgument
 MODULES = {
     "postgres": ("asyncpg",),
     "redis": ("redis",),
-    "objects": ("obstore", "asyncinotify"),
+    "objects": ("obstore", "asyncinotify", "google.protobuf"),
     "capnp": ("capnp",),
     "server": (
         "uvloop",
@@ -43,22 +43,31 @@ def require_extra(extra: str, purpose: str, *modules: str, **facts: object) -> N
         modules: The required modules, if `purpose` does not need all modules of the extra.
         facts: Facts of the error, such as `field`.
     """
-    if any(find_spec(each) is None for each in modules or MODULES[extra]):
+    if not all(map(is_installed, modules or MODULES[extra])):
         raise MissingExtra(f"{purpose} needs the {extra} extra: {install_command(extra)}", **facts)
 
 
 def has_extra(extra: str) -> bool:
     """Return whether all modules of the extra are installed."""
-    return all(find_spec(each) is not None for each in MODULES[extra])
+    return all(map(is_installed, MODULES[extra]))
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be found. Its parent packages are imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent package is missing
+        return False
 
 
 def explain_import(error: ImportError) -> MissingExtra | None:
     """Return the error that names the extra of a missing module, or None if no extra has that module."""
     if isinstance(error, MissingExtra):
         return error
-    name = (error.name or "").partition(".")[0]
-    extra = next((extra for extra, modules in MODULES.items() if name in modules), None)
-    if extra is None or find_spec(name) is not None:  # installed, but broken: the extra would not help
+    missing = (error.name or "").partition(".")[0]
+    found = ((extra, module) for extra, modules in MODULES.items() for module in modules)
+    extra, name = next((each for each in found if each[1].partition(".")[0] == missing), (None, ""))
+    if extra is None or is_installed(name):  # installed, but broken: the extra would not help
         return None
     return MissingExtra(f"this needs the {extra} extra (module {name}): {install_command(extra)}")
 

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from holdfast.client.client import AsyncHoldfast
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
@@ -80,6 +81,7 @@ async def _bill() -> dict[str, Calls]:
         await bill.settle()
         await subject.sweep(hf)
         bill.note("finishing two steps, whose messages are gone")
+        await _bill_of_waiting(hf.queue("waiting", tenant="other"), bill, subject, hf)
         await _bill_of_failure(q, bill)
         await bill.settle()
         await subject.sweep(hf)
@@ -130,6 +132,20 @@ async def _bill_of_many(q: AsyncQueue, bill: Bill) -> None:
     bill.note(f"ack of {MANY}")
 
 
+async def _bill_of_waiting(q: AsyncQueue, bill: Bill, subject: EmbeddedSubject, hf: AsyncHoldfast) -> None:
+    """Messages that wait so long that their events are collected before they are claimed."""
+    await q.set_policy()
+    await q.enqueue(list(range(MANY)))
+    subject.clock.advance(10_000)
+    await bill.settle()
+    await subject.sweep(hf)
+    bill.note(f"collecting the events of {MANY} that wait, and finishing their step")
+    await q.ack(await q.claim(limit=MANY, lease=60))
+    await bill.settle()
+    await subject.sweep(hf)
+    bill.note(f"collecting the events of {MANY} that waited and were acked, and deleting them")
+
+
 async def _bill_of_failure(q: AsyncQueue, bill: Bill) -> None:
     await q.enqueue("grouped", group="g")
     bill.note("enqueue of one in a group")
@@ -166,9 +182,31 @@ async def test_a_million_messages_cost_what_the_page_states() -> None:
     collecting = bill[f"collecting the events of {MANY + 2} that were acked, and deleting them"]
     after = _dollars_per_million(collecting, MANY + 2)
     steps = _dollars_per_million(bill["finishing two steps, whose messages are gone"], MANY)
+    waiting = _dollars_per_million(
+        bill[f"collecting the events of {MANY} that wait, and finishing their step"], MANY
+    ) + _dollars_per_million(
+        bill[f"collecting the events of {MANY} that waited and were acked, and deleting them"], MANY
+    )
     page = " ".join(PAGE.read_text().split())
-    assert f"${sum(for_one) + after:.0f} for a million messages" in page
-    assert f"${sum(for_many) + after + steps:.0f} in calls of a hundred" in page
+    assert f"${sum(for_one) + after:.2f} for a million messages" in page
+    assert f"${sum(for_many) + after + steps:.2f} in calls of a hundred" in page
+    assert f"${sum(for_many) + waiting:.2f} if they wait" in page
+
+
+async def test_a_message_that_is_consumed_at_once_takes_at_most_four_calls_and_half_of_what_it_took() -> None:
+    bill = await _bill()
+    collecting = bill[f"collecting the events of {MANY + 2} that were acked, and deleting them"]
+    for_one = sum(sum(bill[what]) for what in ("enqueue of one", "claim of one", "ack")) + sum(collecting) / (MANY + 2)
+    for_many = (
+        sum(bill[f"enqueue of {MANY - 1}"]) / (MANY - 1)
+        + (sum(bill[f"claim of {MANY}"]) + sum(bill[f"ack of {MANY}"])) / MANY
+        + sum(collecting) / (MANY + 2)
+        + sum(bill["finishing two steps, whose messages are gone"]) / MANY
+    )
+    page = " ".join(PAGE.read_text().split())
+    assert for_one < 9.05 / 2
+    assert for_many < 9.16 / 2
+    assert f"{for_one:.1f} calls for each message one by one, and {for_many:.1f} in calls of a hundred" in page
 
 
 async def test_an_extension_and_an_ack_of_one_message_in_one_call_are_one_write_and_two_events() -> None:

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.model.message import State
@@ -13,13 +12,9 @@ from holdfast.model.rules.lifecycle import Lease
 from holdfast.model.schedules import Schedule
 from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import (
-    KeyBody,
-    LedgerBody,
-    SegmentBody,
-    encode,
-    encode_document,
-)
+from holdfast.stores.objects.documents.bodies import KeyBody, LedgerBody, SegmentBody
+from holdfast.stores.objects.documents.document_format import encode_document
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, encode
 from holdfast.stores.objects.verify.reader import VerifyReader
 from holdfast.testing import ManualClock
 from tests.stores.objects.verify.test_verify import QUEUE, Lived
@@ -40,7 +35,7 @@ async def _rewrite(lived: Lived, folder: str, kind: type[Any], change: Callable[
 async def _rewrite_at(lived: Lived, key: str, kind: type[Any], change: Callable[[Any], Any]) -> None:
     body = await VerifyReader(DiskBucket(lived.root, syncs=False), ManualClock()).read_document(key)
     assert body is not None
-    raw, _ = encode_document(encode(change(msgspec.msgpack.decode(body, type=kind))))
+    raw, _ = encode_document(encode(change(BodyDecoder(kind)(body))))
     lived.path(key).write_bytes(raw)
 
 

@@ -39,7 +39,7 @@ def sync_data(descriptor: int) -> None:
         sync_file(descriptor)
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: str | os.PathLike[str]) -> None:
     """Return once the directory's entries are on disk: new, renamed and deleted files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from holdfast.clock import Clock
 from holdfast.dice import Dice
+from holdfast.model.names import QueueRef
 from holdfast.stores.event_loop.driver import LoopDriver
 from holdfast.stores.objects.buckets.bucket import Bucket
 from holdfast.stores.objects.buckets.clock_skew import ClockSkew
@@ -58,11 +59,11 @@ class ObjectParts:
         """
         documents = CasDocuments(bucket, clock)
         json_documents = JsonDocuments(bucket)
-        self.directory = ObjectDirectory(driver, json_documents, clock, self._queue_changed)
+        self.directory = ObjectDirectory(driver, json_documents, clock, self._queue_changed, self._queue_created)
         self.skew = ClockSkew(bucket, clock, skew_ms, is_measured=measures_skew)
         self.nodes = ObjectNodeNumbers(documents, clock, dice, holder, self.skew)
         self.queues = ObjectQueueStates(documents, holder, skew_ms)
-        self.messages = ObjectMessages(documents, self.queues, Changes(holder))
+        self.messages = ObjectMessages(documents, self.queues, Changes(holder), self.directory.may_have_format_1)
         self.queue_counts = QueueCounts(self.messages, self.directory)
         self.states = StateDocuments(self.messages, json_documents)
         units = ObjectUnits(self.messages, self.queue_counts)
@@ -89,6 +90,9 @@ class ObjectParts:
         self.journal = JournalCollector(self.messages, json_documents, outbox_scan, retention_ms, bucket.outbox_scan_ms)
         self.follow_up = FollowUp(self.messages, self.bulk, self.journal, clock)
         self.sweep = ObjectSweep(self.messages, self.directory, units, self.bulk, self.queue_counts, self.journal)
+
+    def _queue_created(self, ref: QueueRef, now_ms: int) -> None:
+        self.queues.note_created(ref, now_ms)
 
     async def _queue_changed(self, row: QueueRow, change: QueueChange) -> None:
         if row.drain_until is not None:

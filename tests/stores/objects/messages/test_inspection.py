@@ -14,6 +14,8 @@ from holdfast.stores.objects.documents import layout
 from holdfast.testing import EmbeddedSubject, ManualClock
 
 WEEK_MS = 7 * 86_400_000
+# Too large to be stored in the metadata.
+PAYLOAD = b"payload" * 3_000
 BROKEN_AFTER_S = 30.0
 # In the key of every state.
 STATE = "/state/"
@@ -69,7 +71,7 @@ async def dead_letter() -> AsyncIterator[_DeadLetter]:
     subjects = [EmbeddedSubject(lambda d: ObjectStore(bucket, d, journal_retention_ms=WEEK_MS), seed=n) for n in (1, 2)]
     subjects[1].clock = subjects[0].clock
     async with subjects[0].open() as one, subjects[1].open() as other:
-        await other.queue("q").enqueue(b"payload")
+        await other.queue("q").enqueue(PAYLOAD)
         [message] = await other.queue("q").claim()
         await message.progress(40, "resized")
         await message.nack("no", final=True)
@@ -84,7 +86,7 @@ async def test_a_dead_letter_carried_to_its_place_while_it_is_listed_is_listed_w
         letter.bucket.meanwhile = letter.carry
         [info] = await letter.one.list("failed", payload=True)
         assert letter.bucket.delays == 1
-        assert info.payload == b"payload"
+        assert info.payload == PAYLOAD
 
 
 async def test_a_dead_letter_carried_to_its_place_while_its_state_is_read_is_read_with_its_state() -> None:

@@ -42,8 +42,8 @@ async def _killed_producer(bucket: MemoryBucket) -> EmbeddedSubject:
     subject = EmbeddedSubject(lambda dice: ObjectStore(faulty, dice, journal_retention_ms=WEEK_MS))
     async with subject.open() as hf:
         await hf.queue("q").enqueue("stored")
-        # The batch has six documents, payloads and metadata; the last one is never written.
-        faulty._dies_at = faulty.writes + 6
+        # The batch has three documents; the last one is never written.
+        faulty._dies_at = faulty.writes + 3
         with suppress(HoldfastError):
             await hf.queue("q").enqueue(["a", "b", "c"])
         assert faulty.is_dead

@@ -19,13 +19,17 @@ from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.buckets.bucket import StoredObject
 from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import decode_message, encode, encode_document
+from holdfast.stores.objects.documents.document_format import encode_document
+from holdfast.stores.objects.documents.protobuf_mapping import decode_message, encode
 from holdfast.stores.objects.verify.reader import VerifyReader
 from holdfast.stores.objects.verify.store import verify_bucket
 from holdfast.testing import EmbeddedSubject, ManualClock
 
 WEEK_MS = 7 * 86_400_000
 QUEUE = QueueRef("acme", "mail")
+
+# A payload that is an object of its own.
+LARGE = b"large" * 4_000
 
 
 class Lived:
@@ -57,7 +61,7 @@ async def _live(hf: AsyncHoldfast, subject: EmbeddedSubject, lived: Lived) -> No
     await hf.tenant("acme").set(quotas={"max_messages": 100})
     q = hf.queue("mail", tenant="acme")
     names = ["ready", "grouped", "flying", "dead", "acked"]
-    lived.ids["dead"] = (await q.enqueue("dead", priority=1))[0].snowflake
+    lived.ids["dead"] = (await q.enqueue(LARGE, priority=1))[0].snowflake
     [dead] = await q.claim(lease=60, state=True)
     await dead.save_state({"step": 1})
     await dead.nack("no", final=True)
@@ -68,7 +72,7 @@ async def _live(hf: AsyncHoldfast, subject: EmbeddedSubject, lived: Lived) -> No
     lived.ids["acked"] = (await q.enqueue("acked", priority=1))[0].snowflake
     [acked] = await q.claim(lease=60)
     await acked.ack()
-    made = await q.enqueue([NewMessage("ready"), NewMessage("grouped", group="g"), NewMessage("late", delay=60)])
+    made = await q.enqueue([NewMessage(LARGE), NewMessage("grouped", group="g"), NewMessage("late", delay=60)])
     lived.ids.update(zip(["ready", "grouped", "late"], (each.snowflake for each in made), strict=True))
     await hf.queue("ordered", tenant="acme").enqueue("first", group="g")
     assert await hf.queue("ordered", tenant="acme").claim(lease=3_600)
@@ -111,6 +115,10 @@ async def _damage(lived: Lived, kind: str) -> None:
         case "other payload":
             path = lived.path(layout.payload_of(lived.message("dead", dead=True)))
             path.write_bytes(bytes(len(path.read_bytes())))
+        case "short payload inside":
+            await lived.rewrite(lived.message("flying"), lambda body: replace(body, payload=b"x"))
+        case "other payload inside":
+            await lived.rewrite(lived.message("flying"), lambda body: replace(body, payload=bytes(body.size)))
         case "rotten metadata":
             path = lived.path(lived.message("ready"))
             raw = bytearray(path.read_bytes())
@@ -157,7 +165,9 @@ async def _damage(lived: Lived, kind: str) -> None:
     ("kind", "said"),
     [
         ("no payload", "its payload is missing"),
-        ("short payload", "its payload has 1 bytes instead of 7"),
+        ("short payload", "its payload has 1 bytes instead of 20000"),
+        ("short payload inside", "its payload has 1 bytes instead of 8"),
+        ("other payload inside", "its payload is damaged (wrong checksum)"),
         ("other payload", "its payload is damaged (wrong checksum)"),
         ("rotten metadata", "is damaged"),
         ("lost metadata", "its last event in the journal is claimed, but it does not exist"),
@@ -185,6 +195,7 @@ async def test_each_kind_of_damage_is_named(lived: Lived, kind: str, said: str) 
 
 
 # Kinds of documents, by their keys; a lost one is found, or docs/stores/objects.md says why it cannot be.
+ID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
 KINDS = {
     "tenants.json": r"\.holdfast/tenants\.json",
     "journal.json": r"\.holdfast/journal\.json",
@@ -194,9 +205,9 @@ KINDS = {
     "tenant.json": r"[^/]+/tenant\.json",
     "room.pb": r"[^/]+/room\.pb",
     "policy.json": r".+/policy\.json",
-    "metadata": r".+/msg/\d+\.pb",
-    "payload": r".+/msg/\d+\.bin",
-    "state": r".+/state/\d+\.json",
+    "metadata": rf".+/msg/{ID}\.pb",
+    "payload": rf".+/msg/{ID}\.bin",
+    "state": rf".+/state/{ID}\.json",
     "key": r".+/key/\w+\.pb",
     "group batch": r".+/group/\w+\.pb",
     "group member": r".+/group/\w+/\d+",

@@ -32,7 +32,7 @@ from typing import TypeVar
 from zlib import crc32
 
 from holdfast.forking import listen_for_forks
-from holdfast.stores.disk.file_sync import make_directory, sync_directory, sync_file
+from holdfast.stores.disk.file_sync import make_directory, sync_file
 from holdfast.stores.disk.processes import is_running
 from holdfast.stores.objects.buckets.bucket import (
     PAGE,
@@ -44,6 +44,7 @@ from holdfast.stores.objects.buckets.bucket import (
     StoredObject,
     Unanswered,
 )
+from holdfast.stores.objects.buckets.directory_syncs import DirectorySyncs
 
 T = TypeVar("T")
 
@@ -71,7 +72,9 @@ class DiskBucket:
         it."""
         # The resolved path: a relative path, or one through a symbolic link, could come to mean another directory.
         self.root = Path(os.path.realpath(directory))
+        self._root = str(self.root)
         self.url = self.root.as_uri()
+        self._directory_syncs = DirectorySyncs()
         self._syncs = syncs
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-disk")
         self._numbers = count()
@@ -119,7 +122,8 @@ class DiskBucket:
         return await self._run(lambda: self._read(key))
 
     def _read(self, key: str) -> StoredObject:
-        with (self.root / key).open("rb", buffering=0) as file:
+        # Paths are joined as text here and below: with objects of a kilobyte, `Path` took a third of the time.
+        with open(f"{self._root}/{key}", "rb", buffering=0) as file:
             content = file.readall()
             return StoredObject(content, ObjectVersion(_etag(content), _mark(os.fstat(file.fileno()))))
 
@@ -144,7 +148,7 @@ class DiskBucket:
                 self._make_parent(key)
                 try:
                     # A link fails if the key exists. No lock is needed: nothing is compared.
-                    os.link(new, self.root / key)
+                    os.link(new, f"{self._root}/{key}")
                 except FileExistsError:
                     raise PreconditionFailed(f"{key} already exists") from None
                 self._sync_parent(key)
@@ -174,9 +178,9 @@ class DiskBucket:
 
         return await self._run(put)
 
-    def _rename(self, new: Path, key: str, content: bytes) -> ObjectVersion:
+    def _rename(self, new: str, key: str, content: bytes) -> ObjectVersion:
         mark = _mark(os.stat(new))
-        os.rename(new, self.root / key)
+        os.rename(new, f"{self._root}/{key}")
         self._sync_parent(key)
         return ObjectVersion(_etag(content), mark)
 
@@ -184,14 +188,16 @@ class DiskBucket:
         def copy() -> None:
             # A second link to the same file: payloads and states are replaced as a whole, never modified in place.
             new = self._new_path()
-            os.link(self.root / source, new)
+            os.link(f"{self._root}/{source}", new)
             # A copy has the current time. Sweeps would delete an old file without a message as an orphan.
             os.utime(new)
             self._make_parent(target)
             try:
-                os.rename(new, self.root / target)
+                os.rename(new, f"{self._root}/{target}")
             finally:
-                new.unlink(missing_ok=True)  # rename() keeps both names if they are links to one file
+                # rename() keeps both names if they are links to one file.
+                with suppress(FileNotFoundError):
+                    os.unlink(new)
             self._sync_parent(target)
 
         await self._run(copy)
@@ -200,7 +206,7 @@ class DiskBucket:
         def delete() -> None:
             for key in keys:
                 with suppress(FileNotFoundError):
-                    (self.root / key).unlink()
+                    os.unlink(f"{self._root}/{key}")
 
         await self._run(delete)
 
@@ -213,7 +219,7 @@ class DiskBucket:
         await self._run(delete)
 
     async def upload(self, key: str) -> ObjectUpload:
-        path = self._new_path()
+        path = Path(self._new_path())
         file = await self._run(lambda: path.open("wb", buffering=0))
         return _DiskUpload(self, key, path, file.fileno(), file.close)
 
@@ -229,19 +235,20 @@ class DiskBucket:
             sync_file(fd)
 
     @contextmanager
-    def _temporary_file(self, content: bytes) -> Iterator[Path]:
+    def _temporary_file(self, content: bytes) -> Iterator[str]:
         """Write the content to a new file with a unique name; remove that name at the end if it still exists."""
         path = self._new_path()
         try:
-            with path.open("wb", buffering=0) as file:
+            with open(path, "wb", buffering=0) as file:
                 _write_whole(file.fileno(), content)
                 self.sync(file.fileno())
             yield path
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
 
-    def _new_path(self) -> Path:
-        return self.root / ".holdfast/new" / f"{os.getpid()}-{next(self._numbers)}-{os.urandom(4).hex()}"
+    def _new_path(self) -> str:
+        return f"{self._root}/.holdfast/new/{os.getpid()}-{next(self._numbers)}-{os.urandom(4).hex()}"
 
     def _make_parent(self, key: str) -> None:
         parent = key.rpartition("/")[0]
@@ -257,13 +264,12 @@ class DiskBucket:
 
     def _sync_parent(self, key: str) -> None:
         if self._syncs:
-            sync_directory((self.root / key).parent)
+            self._directory_syncs.sync(f"{self._root}/{key}".rpartition("/")[0])
 
     @contextmanager
     def _lock(self, key: str) -> Iterator[None]:
-        fd = os.open(
-            self.root / _INTERNAL_FOLDERS[0] / str(crc32(key.encode()) % _LOCKS), os.O_RDWR | os.O_CREAT, 0o644
-        )
+        number = crc32(key.encode()) % _LOCKS
+        fd = os.open(f"{self._root}/{_INTERNAL_FOLDERS[0]}/{number}", os.O_RDWR | os.O_CREAT, 0o644)
         self._locks.add(fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -317,7 +323,7 @@ class DiskBucket:
 
     def _item(self, key: str) -> ListedObject | None:
         try:
-            stat = os.stat(self.root / key)
+            stat = os.stat(f"{self._root}/{key}")
         except FileNotFoundError:
             return None
         return ListedObject(key, _mark(stat), stat.st_size, stat.st_mtime_ns // 1_000_000)

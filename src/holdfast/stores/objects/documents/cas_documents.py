@@ -22,12 +22,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
-
 from holdfast.background import wait_for_event
 from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.objects.buckets.bucket import Bucket, ObjectMissing, ObjectVersion, PreconditionFailed, Unanswered
+from holdfast.stores.objects.buckets.bucket import (
+    PAGE,
+    Bucket,
+    ObjectMissing,
+    ObjectVersion,
+    PreconditionFailed,
+    StoredObject,
+    Unanswered,
+)
 from holdfast.stores.objects.buckets.retries import (
     Busy,
     as_unavailable,
@@ -37,14 +43,9 @@ from holdfast.stores.objects.buckets.retries import (
     unavailable,
 )
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import (
-    CasDocument,
-    StepBody,
-    decode_document,
-    encode,
-    encode_document,
-    new_nonce,
-)
+from holdfast.stores.objects.documents.bodies import StepBody
+from holdfast.stores.objects.documents.document_format import CasDocument, decode_document, encode_document, new_nonce
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, encode
 
 _log = logging.getLogger("holdfast")
 
@@ -59,7 +60,7 @@ _KEEP_REFUSED_MS = 3_600_000
 # The body of a document that counts as missing.
 EMPTY = b""
 
-_decode_step = msgspec.msgpack.Decoder(StepBody).decode
+_decode_step = BodyDecoder(StepBody)
 
 
 @dataclass(slots=True)
@@ -97,6 +98,10 @@ class CasDocuments:
         self._ended: dict[str, asyncio.Event] = {}
         # Keys of step records, with the time from which on the steps are to be finished.
         self.unfinished: dict[str, int] = {}
+        # The documents of this process's committed steps, by the key of the step's record, and the step that each of
+        # those documents still names as far as this process knows.
+        self._own_steps: dict[str, list[str]] = {}
+        self._naming: dict[str, str] = {}
 
     # --- Reading ---------------------------------------------------------------------------------------------
 
@@ -136,7 +141,7 @@ class CasDocuments:
         found = await read_object(self.bucket, layout.step(step))
         if found is None:
             return None
-        return self._remember_outcome(step, _decode_step(decode_document(step, found.content).body).is_committed)
+        return self._remember_outcome(step, _is_committed(step, found))
 
     def _remember_outcome(self, step: str, is_committed: bool) -> bool:
         if len(self._decided) > 10_000:
@@ -167,6 +172,7 @@ class CasDocuments:
                 version = await self.bucket.replace(key, raw, current.version.etag)
         except (PreconditionFailed, Unanswered) as error:
             return await self._find_lost_write(key, document, error)
+        self._naming.pop(key, None)
         return ReadCasDocument(key, body, document, version)
 
     async def _find_lost_write(self, key: str, document: CasDocument, error: Exception) -> ReadCasDocument:
@@ -219,7 +225,10 @@ class CasDocuments:
             ended.set()
         if not is_committed:
             raise Busy(step)
-        self.unfinished[layout.step(step)] = began_at + _FINISH_MS
+        record = layout.step(step)
+        self.unfinished[record] = began_at + _FINISH_MS
+        self._own_steps[record] = list(written)
+        self._naming.update(dict.fromkeys(written, step))
         return [written[each.key] for each in writes]
 
     async def _decide(self, step: str, wanted: StepBody) -> bool:
@@ -231,9 +240,7 @@ class CasDocuments:
                 found = await read_object(self.bucket, layout.step(step))
                 if found is None:
                     continue  # refused, although it does not exist
-                return self._remember_outcome(
-                    step, _decode_step(decode_document(step, found.content).body).is_committed
-                )
+                return self._remember_outcome(step, _is_committed(step, found))
             return self._remember_outcome(step, wanted.is_committed)
         raise StoreUnavailable("the record of a step can neither be created nor read; try again")
 
@@ -280,18 +287,27 @@ class CasDocuments:
     async def finish(self, key: str, now_ms: int) -> bool:
         """Finish a step by its record: resolve its documents, then delete the record. Return False if the record must
         stay for now."""
-        found = await read_object(self.bucket, key)
-        if found is None:
-            return True
-        body = _decode_step(decode_document(key, found.content).body)
         step = layout.stem(key)
-        if not body.is_committed:
-            if now_ms - _began_at(step) < _KEEP_REFUSED_MS:
-                return False
-            await self.delete([key])
-            return True
-        await run_concurrently(body.keys, lambda each: self._resolve_key(step, each))
+        if (own := self._own_steps.get(key)) is not None:
+            # Documents that this process has rewritten or deleted since do not name the step any more.
+            named = [each for each in own if self._naming.get(each) == step]
+        else:
+            found = await read_object(self.bucket, key)
+            if found is None:
+                return True
+            body = _decode_step(decode_document(key, found.content).body)
+            if not body.is_committed:
+                if now_ms - _began_at(step) < _KEEP_REFUSED_MS:
+                    return False
+                await self.delete([key])
+                return True
+            named = body.keys
+        await run_concurrently(named, lambda each: self._resolve_key(step, each))
+        for each in named:
+            if self._naming.get(each) == step:
+                del self._naming[each]
         await self.delete([key])
+        self._own_steps.pop(key, None)
         return True
 
     async def _resolve_key(self, step: str, key: str) -> None:
@@ -314,9 +330,16 @@ class CasDocuments:
     # --- Deleting --------------------------------------------------------------------------------------------
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; missing ones are ignored. Raise `StoreUnavailable`."""
-        with as_unavailable():
-            await self.bucket.delete(keys)
+        """Delete objects, up to a thousand with each call; missing ones are ignored. Raise `StoreUnavailable`."""
+        for at in range(0, len(keys), PAGE):
+            with as_unavailable():
+                await self.bucket.delete(keys[at : at + PAGE])
+        for key in keys:
+            self._naming.pop(key, None)
+
+
+def _is_committed(step: str, record: StoredObject) -> bool:
+    return _decode_step(decode_document(layout.step(step), record.content).body).is_committed
 
 
 def _began_at(step: str) -> int:

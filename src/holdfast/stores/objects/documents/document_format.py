@@ -1,37 +1,45 @@
-"""The encoding of documents that are compared and swapped (CAS documents).
+"""The encoding of documents that are compared and swapped (CAS documents): files whose names end in .pb.
 
-    "HF" | format 1 | crc32 of the rest, 4 bytes | MessagePack array:
+    08 02 | 15, crc32 of the revision: 4 bytes | 1a, its length | the revision:
         nonce     random, new with every write, so that equal content never has an equal ETag
         past      the nonces of the previous writes, latest first
-        step      id of the multi-document step that wrote this, while it is not finished (cas_documents.py); else nil
-        prior     the body before that step; nil: the document did not exist
-        body      MessagePack of one of the structs below, or empty: the document counts as missing
+        step      id of the multi-document step that wrote this, while it is not finished (cas_documents.py)
+        prior     the body before that step; not set: the document did not exist
+        body      one of the structs in `bodies.py`, or empty: the document counts as missing
 
-How to change this format: append new fields at the end of a struct, with a default, and processes of both versions can
-read each other's documents; a version that does not know a field drops it when it rewrites the document. For any other
-change increase `FORMAT`, let `decode_document` read both formats, and write the new one only in the release after that.
-Keep a fixture of each format in the tests.
+This is the Protocol Buffers message `Document` of `objects.proto`, with its fields always in this order, so that other
+programs can read a bucket. Here the bodies stay encoded: only their readers decode them.
+
+Format 1, of earlier versions, is `"HF" | 1 | crc32 of the rest, 4 bytes | MessagePack array of the same fields`, with
+bodies in MessagePack. It is still read. Its documents get format 2 when they are next written.
+
+How to change this format: to add a field, see `bodies.py`. For any other change increase `FORMAT`, let
+`decode_document` read both formats, and write the new one only in the release after that. Keep a fixture of each format
+in the tests.
 """
 
 import os
 import struct
+from collections.abc import Callable
 from zlib import crc32
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.events import JournalEvent
-from holdfast.model.message import Envelope, Pieces, State
-from holdfast.model.names import QueueRef
-from holdfast.model.rules.lifecycle import Life
+from holdfast.stores.objects.documents import layout, objects_pb2
+from holdfast.stores.objects.documents.protobuf_mapping import KINDS, encode
 
-FORMAT = 1
+FORMAT = 2
 NONCE_BYTES = 12
 # Number of previous nonces that a document keeps: a write whose response was lost is looked up among them.
 _PAST = 6
 
-_HEAD = struct.Struct(">2sBI")
-_MAGIC = b"HF"
+# Tag and value of `format`, tag and value of `checksum`, tag of `revision`.
+_HEAD = struct.Struct("<2ssI1s")
+_FORMAT_FIELD, _CHECKSUM_TAG, _REVISION_TAG = bytes([0x08, FORMAT]), b"\x15", b"\x1a"
+_HEAD_1 = struct.Struct(">2sBI")
+_MAGIC_1 = b"HF"
 
 
 class CasDocument(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -44,145 +52,10 @@ class CasDocument(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: bytes
 
 
-class OutboxEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An event that is not in the journal yet. `number` counts the events of its message; `order` sorts the events of
-    one process."""
-
-    number: int
-    order: int
-    event: JournalEvent
-
-
-class MessageBody(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A message without its payload and its state document."""
-
-    id: int
-    tenant: str
-    queue: str
-    enqueued_at: int
-    size: int
-    checksum: int
-    life: Life
-    content_type: str
-    is_json: bool = False
-    headers: dict[str, str] = {}
-    ttl_ms: int | None = None
-    group: str | None = None
-    given_correlation_id: str | None = None
-    max_retries: int | None = None
-    # The process that granted the lease. Its clock determines when the lease ends.
-    granter: str | None = None
-    # Number of events so far, and the events that are not in the journal yet.
-    event_count: int = 0
-    outbox: list[OutboxEvent] = []
-    has_state: bool = False
-    # The message has ended; it is deleted once its events are in the journal.
-    is_gone: bool = False
-    # Set in a stub: the key that the message was moved to.
-    moved_to: str | None = None
-    # Keys of the stubs that the message left behind; they are deleted with it.
-    stubs: list[str] = []
-    # Keys of payload and state, if not derived from the key of the metadata.
-    payload_key: str | None = None
-    state_key: str | None = None
-    # The state document has been written, so a missing one is lost. Older versions did not record this.
-    is_state_written: bool = False
-
-    def envelope(self, payload: bytes | None = None) -> Envelope:
-        """Return the message's envelope. Without a payload, it refers to the stored one."""
-        return Envelope(
-            id=self.id,
-            enqueued_at=self.enqueued_at,
-            payload=payload or b"",
-            pieces=Pieces(self.id, self.size, self.checksum) if payload is None else None,
-            content_type=self.content_type,
-            headers=self.headers,
-            ttl_ms=self.ttl_ms,
-            group=self.group,
-            given_correlation_id=self.given_correlation_id,
-            max_retries=self.max_retries,
-            is_json=self.is_json,
-        )
-
-    @property
-    def ref(self) -> QueueRef:
-        """The queue of the message."""
-        return QueueRef(self.tenant, self.queue)
-
-    @property
-    def is_message(self) -> bool:
-        """True unless this is a stub or the message has ended."""
-        return self.moved_to is None and not self.is_gone
-
-    @property
-    def is_dead_letter(self) -> bool:
-        """True if the message has failed."""
-        return self.is_message and self.life.state is State.FAILED
-
-    # Last, because the name hides the type `bytes` from here on.
-    @property
-    def bytes(self) -> int:
-        """The size of payload and headers, as quotas count it."""
-        return self.envelope().bytes
-
-
-class KeyBody(msgspec.Struct, frozen=True, array_like=True):
-    """An idempotency key: its first message, and the end of its deduplication window."""
-
-    id: int
-    given_correlation_id: str | None
-    ends_at: int
-
-
-class GroupBody(msgspec.Struct, frozen=True, array_like=True):
-    """The ids of a group's messages that may be in flight."""
-
-    ids: list[int]
-
-
-class LedgerBody(msgspec.Struct, frozen=True, array_like=True):
-    """A consumer's claim ledger."""
-
-    consumer: str
-    closed_upto: int = -1
-    # Open claims by number: the time of the claim, and the receipts.
-    open: dict[int, tuple[int, list[tuple[int, bytes, int]]]] = {}
-
-
-class NodeBody(msgspec.Struct, frozen=True, array_like=True):
-    """The lease of a node number. `holder` is None once it was released; `highest_id` is the highest id made with
-    it."""
-
-    holder: str | None
-    ends_at: int
-    highest_id: int
-
-
-class QuotaGuardBody(msgspec.Struct, frozen=True, array_like=True):
-    """Messages and bytes of a tenant when its quotas were last checked."""
-
-    messages: int
-    bytes: int
-
-
-class StepBody(msgspec.Struct, frozen=True, array_like=True):
-    """The outcome of a multi-document step, and the keys that it wrote."""
-
-    is_committed: bool
-    keys: list[str]
-
-
-class SegmentBody(msgspec.Struct, frozen=True, array_like=True):
-    """A segment of the journal."""
-
-    events: list[JournalEvent]
-    # The metadata keys whose outboxes these events came from, each with the number of its last event here.
-    emptied: list[tuple[str, int]]
-
-
-encode = msgspec.msgpack.Encoder().encode
-_decode_document = msgspec.msgpack.Decoder(CasDocument).decode
-decode_message = msgspec.msgpack.Decoder(MessageBody).decode
+_decode_document_1 = msgspec.msgpack.Decoder(CasDocument).decode
+_decode_body_1: dict[str, Callable[[bytes], msgspec.Struct]] = {
+    name: msgspec.msgpack.Decoder(kind).decode for name, kind in KINDS.items()
+}
 
 
 def new_nonce() -> bytes:
@@ -199,23 +72,80 @@ def encode_document(
     """
     past = [] if before is None else [before.nonce, *before.past][:_PAST]
     document = CasDocument(new_nonce(), past, step, prior, body)
-    packed = encode(document)
-    return _HEAD.pack(_MAGIC, FORMAT, crc32(packed)) + packed, document
+    revision = objects_pb2.EncodedRevision(
+        nonce=document.nonce, past=past, step=step, prior=prior, body=body
+    ).SerializeToString()
+    head = _HEAD.pack(_FORMAT_FIELD, _CHECKSUM_TAG, crc32(revision), _REVISION_TAG)
+    return head + _encode_length(len(revision)) + revision, document
 
 
 def decode_document(key: str, raw: bytes) -> CasDocument:
     """Return a stored document. Raise `StoreUnavailable`, naming the key, if it is damaged or not Holdfast's."""
     try:
-        magic, format, checksum = _HEAD.unpack_from(raw)
-        packed = raw[_HEAD.size :]
-        if magic != _MAGIC:
+        if raw.startswith(_MAGIC_1):
+            return _decode_format_1(key, raw)
+        format_field, checksum_tag, checksum, revision_tag = _HEAD.unpack_from(raw)
+        if (checksum_tag, revision_tag) != (_CHECKSUM_TAG, _REVISION_TAG) or format_field[0] != _FORMAT_FIELD[0]:
             raise StoreUnavailable(f"{key} was not written by Holdfast; check what else writes to this store")
-        if format != FORMAT:
-            raise StoreUnavailable(
-                f"{key} has format {format}, but this version reads format {FORMAT}; upgrade Holdfast"
-            )
-        if crc32(packed) != checksum:
-            raise StoreUnavailable(f"{key} is damaged: its checksum does not match; restore a backup")
-        return _decode_document(packed)
-    except (struct.error, msgspec.MsgspecError) as error:
+        if format_field[1] != FORMAT:
+            raise _unknown_format(key, format_field[1])
+        length, start = _decode_length(raw, _HEAD.size)
+        revision = raw[start:]
+        if len(revision) != length or crc32(revision) != checksum:
+            raise _wrong_checksum(key)
+        read = objects_pb2.EncodedRevision.FromString(revision)
+        return CasDocument(
+            read.nonce,
+            list(read.past),
+            read.step if read.HasField("step") else None,
+            read.prior if read.HasField("prior") else None,
+            read.body,
+        )
+    except (struct.error, IndexError, DecodeError, msgspec.MsgspecError) as error:
         raise StoreUnavailable(f"{key} is damaged ({error}): restore a backup") from None
+
+
+def _decode_format_1(key: str, raw: bytes) -> CasDocument:
+    """Return a document of format 1, with its bodies in the encoding of the current format."""
+    _, format, checksum = _HEAD_1.unpack_from(raw)
+    packed = raw[_HEAD_1.size :]
+    if format != 1:
+        raise _unknown_format(key, format)
+    if crc32(packed) != checksum:
+        raise _wrong_checksum(key)
+    document = _decode_document_1(packed)
+    decode = _decode_body_1[layout.kind(key)]
+    prior, body = (encode(decode(each)) if each else each for each in (document.prior, document.body))
+    return CasDocument(document.nonce, document.past, document.step, prior, body or b"")
+
+
+def _unknown_format(key: str, format: int) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{key} has format {format}, but this version reads formats up to {FORMAT}; upgrade Holdfast"
+    )
+
+
+def _wrong_checksum(key: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{key} is damaged: its checksum does not match; restore a backup")
+
+
+def _encode_length(length: int) -> bytes:
+    """Return a number as a varint."""
+    encoded = bytearray()
+    while length > 0x7F:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    encoded.append(length)
+    return bytes(encoded)
+
+
+def _decode_length(raw: bytes, at: int) -> tuple[int, int]:
+    """Return the varint at a position, and the position after it. Raise `IndexError` if it does not end."""
+    length = shift = 0
+    while True:
+        byte = raw[at]
+        at += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return length, at

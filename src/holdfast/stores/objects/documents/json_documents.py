@@ -48,6 +48,8 @@ class QueueDocument(JsonDocument, frozen=True, kw_only=True):
     drain_until: int | None = None
     # The queue was deleted. A new queue of this name replaces the document.
     is_deleted: bool = False
+    # The queue may have messages that an earlier version named. Documents of that version do not have this field.
+    may_have_format_1: bool = True
 
 
 class MessageStateDocument(JsonDocument, frozen=True, kw_only=True):

@@ -1,15 +1,15 @@
-"""The keys of all objects. Ids are snowflakes in 19 decimal digits, so listings come in order of id.
+"""The keys of all objects. `<id>` is the id as a UUIDv7, so listings come in order of time.
 
     <tenant>/tenant.json                    the tenant: its number, its configuration, its queues and their numbers
     <tenant>/room.pb                        of a tenant with quotas: every step that adds or moves messages writes it
     <tenant>/q/<queue>/policy.json          the queue: number, policy, paused, draining
     <tenant>/q/<queue>/msg/<id>.pb          a message's metadata: the source of truth about the message
-    <tenant>/q/<queue>/msg/<id>.bin         its payload
+    <tenant>/q/<queue>/msg/<id>.bin         its payload, if it is not in the metadata
     <tenant>/q/<queue>/state/<id>.json      its state document
     <tenant>/q/<queue>/dlq/msg/<id>.pb …    the same three for a dead letter
     <tenant>/q/<queue>/key/<hash>.pb        an idempotency key and its first message
     <tenant>/q/<queue>/group/<hash>.pb      the batch of a FIFO group that may be in flight
-    <tenant>/q/<queue>/group/<hash>/<id>    marks a message as a member of the group; listed in order of id
+    <tenant>/q/<queue>/group/<hash>/<snowflake>   marks a message as a member of the group; listed in order of id
     <tenant>/q/<queue>/ledger/<hash>.pb     a consumer's numbered claims
     <tenant>/q/<queue>/schedule/<name>.pb   a schedule
     .holdfast/tenants.json                  the number of every tenant
@@ -18,6 +18,10 @@
     .holdfast/journal/<number>.pb           events, in segments
     .holdfast/journal.json                  the last segment whose outboxes are emptied
 
+Earlier versions named the objects of a message by its snowflake in 19 digits. Such an object keeps its name: its
+content gets the current format when the message changes, and a stub under such a name is where a message comes back to.
+So a prefix has one object of each kind for an id, under one name or the other, and a crash never leaves both.
+
 No tenant's name begins with a dot, and no name contains a slash, so the keys of two tenants or queues never collide.
 
 How to change this format: a new kind of object gets a new prefix, which `verify/` must know, or it reports the object
@@ -25,8 +29,12 @@ as of no known kind. Never reuse a prefix for another kind, and never change the
 the previous version would not find the objects of the new one.
 """
 
+import struct
+from collections.abc import Sequence
 from hashlib import blake2b
 
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.ids import from_bytes, to_uuid
 from holdfast.model.names import QueueRef
 
 INTERNAL = ".holdfast/"
@@ -38,6 +46,10 @@ JOURNAL_HEAD = INTERNAL + "journal.json"
 
 METADATA = ".pb"
 PAYLOAD = ".bin"
+
+_UUID_LENGTH = 36
+_KINDS = {"msg": "message", "key": "key", "group": "group", "ledger": "ledger", "schedule": "schedule"}
+_INTERNAL_KINDS = {"node": "node", "step": "step", "journal": "segment"}
 
 
 def stem(key: str) -> str:
@@ -107,8 +119,45 @@ def side_prefixes(ref: QueueRef) -> list[str]:
 
 
 def message(ref: QueueRef, id: int, *, dead: bool = False) -> str:
-    """Return the key of a message's metadata."""
+    """Return the key of a new message's metadata."""
+    return messages(ref, dead=dead) + to_uuid(id) + METADATA
+
+
+def message_of_format_1(ref: QueueRef, id: int, *, dead: bool = False) -> str:
+    """Return the key that earlier versions gave to a message's metadata."""
     return messages(ref, dead=dead) + pad_id(id) + METADATA
+
+
+def message_after_move(ref: QueueRef, id: int, stubs: Sequence[str], *, dead: bool = False) -> str:
+    """Return the key of a message that moves to a queue. If it was there before, that is the key of the stub it left
+    behind."""
+    prefix = messages(ref, dead=dead)
+    return next((stub for stub in stubs if stub.startswith(prefix)), message(ref, id, dead=dead))
+
+
+def possible_messages(ref: QueueRef, id: int) -> list[str]:
+    """Return all keys that a message's metadata may have, the likely ones first."""
+    return [name(ref, id, dead=dead) for name in (message, message_of_format_1) for dead in (False, True)]
+
+
+def is_of_format_1(key: str) -> bool:
+    """Return whether the name of an object is one of earlier versions."""
+    return stem(key)[8:9] != "-"
+
+
+def kind(key: str) -> str:
+    """Return the kind of the document with this key, as `objects.proto` names it. Raise `StoreUnavailable` for a key of
+    no known kind."""
+    parts = key.split("/")
+    if key.startswith(INTERNAL):
+        found = _INTERNAL_KINDS.get(parts[1])
+    elif len(parts) == 2:
+        found = "quota_guard"
+    else:
+        found = _KINDS.get(parts[4] if parts[3] == "dlq" else parts[3])
+    if found is None:
+        raise StoreUnavailable(f"{key} is of no known kind; check what else writes to this store")
+    return found
 
 
 def payload_of(message_key: str) -> str:
@@ -132,15 +181,26 @@ def is_message(key: str) -> bool:
     return "/msg/" in key and key.endswith(METADATA)
 
 
+def listing_order(id: int) -> tuple[int, int]:
+    """Return a sort key: the ids of a listing are in this order."""
+    return (id >> 22, (id & 0xFFF) << 10 | id >> 12 & 0x3FF)
+
+
 def parse_message(key: str) -> int | None:
     """Return the id in the key of a message's metadata; None for any other key."""
-    return int(stem(key)) if key.endswith(METADATA) else None
+    return parse_id(key) if key.endswith(METADATA) else None
 
 
 def parse_id(key: str) -> int | None:
     """Return the id in the key of any object that belongs to one message; None if the key has no id."""
-    digits_of = stem(key).partition("-")[0]
-    return int(digits_of) if digits_of.isdecimal() else None
+    name = stem(key)
+    if name[8:9] == "-":
+        try:
+            return from_bytes(bytes.fromhex(name[:_UUID_LENGTH].replace("-", "")))
+        except (ValueError, struct.error, InvalidArgument):
+            return None
+    digits = name.partition("-")[0]
+    return int(digits) if digits.isdecimal() else None
 
 
 def keys(ref: QueueRef) -> str:

@@ -7,7 +7,6 @@ swept since.
 import asyncio
 from collections.abc import Iterator
 
-import msgspec
 import pyarrow as pa
 
 from holdfast.clock import SystemClock
@@ -16,14 +15,15 @@ from holdfast.model.events import JournalEvent, parse_position
 from holdfast.stores.objects.buckets.bucket import Unanswered
 from holdfast.stores.objects.buckets.bucket_url import make_bucket
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import SegmentBody
+from holdfast.stores.objects.documents.bodies import SegmentBody
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder
 from holdfast.stores.objects.journal.journal import PER_SEGMENT
 from holdfast.stores.objects.verify.reader import VerifyReader
 from holdfast.wire.arrow import EVENT_FIELDS
 
 _BATCH = 20_000
 
-_decode_segment = msgspec.msgpack.Decoder(SegmentBody).decode
+_decode_segment = BodyDecoder(SegmentBody)
 
 
 class ObjectJournal:

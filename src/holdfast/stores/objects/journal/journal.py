@@ -25,15 +25,10 @@ from holdfast.stores.contract import JOURNAL_STEP
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import as_unavailable, retry_conflicts, run_concurrently
 from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.bodies import MessageBody, OutboxEvent, SegmentBody
 from holdfast.stores.objects.documents.cas_documents import ReadCasDocument
-from holdfast.stores.objects.documents.document_format import (
-    MessageBody,
-    OutboxEvent,
-    SegmentBody,
-    decode_message,
-    encode,
-)
 from holdfast.stores.objects.documents.json_documents import JournalDocument, JsonDocuments
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, decode_message, encode
 from holdfast.stores.objects.journal.outbox_scan import OutboxScan
 from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import ObjectMessages
@@ -47,7 +42,7 @@ LAG_MS = 5_000
 # A position is the segment's number times this, plus the event's index in the segment.
 PER_SEGMENT = 1 << 20
 
-_decode_segment = msgspec.msgpack.Decoder(SegmentBody).decode
+_decode_segment = BodyDecoder(SegmentBody)
 
 
 class JournalCollector:
@@ -88,8 +83,8 @@ class JournalCollector:
         async def collect() -> int:
             keys = [
                 key
-                for key, (since_ms, is_gone) in self._messages.uncollected.items()
-                if before_ms is None or is_gone or since_ms <= before_ms
+                for key, each in self._messages.uncollected.items()
+                if before_ms is None or each.is_gone or each.since_ms <= before_ms
             ][:SEGMENT]
             if keys:
                 await self._append(await self._finish_last() + 1, keys)
@@ -113,6 +108,11 @@ class JournalCollector:
             await self._empty(segment.emptied)
             number += 1
             await self._write_head(number)
+        if number != self._emptied_upto:
+            # Another process has collected: perhaps also events of messages that this process wrote. So all of them are
+            # read again.
+            for key, each in self._messages.uncollected.items():
+                self._messages.uncollected[key] = each._replace(known=None)
         self._emptied_upto = number
         return number
 
@@ -122,6 +122,11 @@ class JournalCollector:
         done: list[str] = []
 
         async def read(key: str) -> None:
+            uncollected = self._messages.uncollected.get(key)
+            if uncollected is not None and uncollected.known is not None:
+                # No other process has collected its events: that would have needed a segment.
+                found.append((uncollected.known.document, uncollected.known.body))
+                return
             current = await self._documents.read(key)
             if current is None or current.body is None:
                 done.append(key)
@@ -160,12 +165,20 @@ class JournalCollector:
         self, emptied: list[tuple[str, int]], known: Mapping[str, tuple[ReadCasDocument, MessageBody]] | None = None
     ) -> None:
         known = known or {}
+        ended = {
+            key: body
+            for key, upto in emptied
+            if key in known and (body := known[key][1]).is_gone and body.event_count <= upto
+        }
+        await self._messages.delete(ended)
+        for key in ended:
+            self._messages.uncollected.pop(key, None)
 
         async def empty(each: tuple[str, int]) -> None:
             key, upto = each
             await self._empty_one(key, upto, known.get(key))
 
-        await run_concurrently(emptied, empty)
+        await run_concurrently([each for each in emptied if each[0] not in ended], empty)
 
     async def _empty_one(
         self, key: str, upto: int, known: tuple[ReadCasDocument | None, MessageBody | None] | None
@@ -175,15 +188,18 @@ class JournalCollector:
             (current, body), known = known or await self._read_message(key), None
             if current is not None and body is not None:
                 if body.moved_to is not None:
+                    self._messages.uncollected.pop(key, None)
                     key = body.moved_to  # the outbox moved with the message
                     raise PreconditionFailed("the message was moved")
                 remaining = [note for note in body.outbox if note.number > upto]
                 if body.is_gone and not remaining:
-                    await self._messages.delete(key, body)
+                    await self._messages.delete({key: body})
                 elif len(remaining) < len(body.outbox):
                     after = replace(body, outbox=remaining)
                     self._note_written(current, await self._documents.write(key, encode(after), current), after)
                     if remaining:
+                        if (waiting := self._messages.uncollected.get(key)) is not None:
+                            self._messages.uncollected[key] = waiting._replace(known=None)
                         return
             self._messages.uncollected.pop(key, None)
 

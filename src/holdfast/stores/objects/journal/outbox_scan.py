@@ -4,8 +4,8 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.objects.buckets.bucket import ListedObject
 from holdfast.stores.objects.buckets.retries import as_unavailable, run_concurrently
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import decode_message
-from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.documents.protobuf_mapping import decode_message
+from holdfast.stores.objects.messages.messages import ObjectMessages, UncollectedMessage
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 
 # Number of metadata objects that are remembered as having nothing to collect.
@@ -45,7 +45,7 @@ class OutboxScan:
             return
         body = decode_message(current.body)
         if body.is_gone or body.outbox:
-            self._messages.uncollected.setdefault(current.key, (now_ms, body.is_gone))
+            self._messages.uncollected.setdefault(current.key, UncollectedMessage(now_ms, body.is_gone))
         else:
             if len(self._empty) >= _REMEMBERED:
                 self._empty.clear()

@@ -6,7 +6,7 @@ from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.model.rules.lifecycle import Change, Life
 from holdfast.stores.logic.results import event_of
-from holdfast.stores.objects.documents.document_format import MessageBody, OutboxEvent
+from holdfast.stores.objects.documents.bodies import MessageBody, OutboxEvent
 
 
 class Changes:
@@ -21,7 +21,7 @@ class Changes:
         if change.event is not None:
             body = self.add_event(body, change.event, now_ms, change.life, reason=change.reason, error=change.error)
         if change.life is None or change.life.is_gone:
-            return replace(body, life=change.life or body.life, is_gone=True)
+            return replace(body, life=change.life or body.life, is_gone=True, payload=b"")
         granter = self.granter if change.event is Event.CLAIMED or change.event is Event.EXTENDED else body.granter
         return replace(body, life=change.life, granter=granter)
 

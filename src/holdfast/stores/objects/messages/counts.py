@@ -8,14 +8,18 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas
 from holdfast.stores.logic.quotas import check_quotas
-from holdfast.stores.objects.buckets.bucket import ListedObject
+from holdfast.stores.objects.buckets.bucket import PAGE, ListedObject
 from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, run_concurrently
 from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.bodies import QuotaGuardBody
 from holdfast.stores.objects.documents.cas_documents import CasWrite, ReadCasDocument
-from holdfast.stores.objects.documents.document_format import QuotaGuardBody, decode_message, encode
+from holdfast.stores.objects.documents.protobuf_mapping import decode_message, encode
 from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.operations.directory import ObjectDirectory
+
+# Follows the order of every id.
+_LAST = (1 << 64, 0)
 
 
 class QueueCounts:
@@ -44,14 +48,14 @@ class QueueCounts:
                     return
                 continue
             # Only up to the end of the shorter batch: its next ids may be smaller than the rest of the other.
-            bounds = [bunch[-1].id for bunch, is_end in zip(waiting, ended, strict=True) if bunch and not is_end]
-            upto = min(bounds, default=1 << 64)
+            bounds = [_order(bunch[-1]) for bunch, is_end in zip(waiting, ended, strict=True) if bunch and not is_end]
+            upto = min(bounds, default=_LAST)
             if any(not bunch and not is_end for bunch, is_end in zip(waiting, ended, strict=True)):
                 continue
             # A message that moves meanwhile is in both listings; the dead letter, read later, wins.
-            by_id = {e.id: e for bunch in waiting for e in bunch if e.id <= upto}
-            ready = [by_id[id] for id in sorted(by_id)]
-            waiting = [[e for e in bunch if e.id > upto] for bunch in waiting]
+            by_id = {e.id: e for bunch in waiting for e in bunch if _order(e) <= upto}
+            ready = sorted(by_id.values(), key=_order)
+            waiting = [[e for e in bunch if _order(e) > upto] for bunch in waiting]
             yield ready
 
     async def _walk(
@@ -59,9 +63,28 @@ class QueueCounts:
     ) -> AsyncIterator[list[IndexedMessage]]:
         prefix = layout.messages(ref, dead=dead)
         start = None if after is None else layout.message(ref, after, dead=dead)
+        if self._messages.may_have_format_1(ref):
+            # Names of two formats: the listing is not in order of id.
+            for page in await self._list_in_order(prefix, after):
+                yield await self._read_page(ref, page, now_ms)
+            return
         with as_unavailable():
             async for page in self._messages.documents.bucket.pages(prefix, start):
                 yield await self._read_page(ref, page, now_ms)
+
+    async def _list_in_order(self, prefix: str, after: int | None) -> list[list[ListedObject]]:
+        """Return pages of the whole listing with ids above `after`, sorted by id."""
+        found: list[tuple[tuple[int, int], ListedObject]] = []
+        with as_unavailable():
+            async for page in self._messages.documents.bucket.pages(prefix):
+                found += [
+                    (layout.listing_order(id), item)
+                    for item in page
+                    if (id := layout.parse_message(item.key)) is not None
+                ]
+        first = None if after is None else layout.listing_order(after)
+        items = [item for order, item in sorted(found) if first is None or order > first]
+        return [items[at : at + PAGE] for at in range(0, len(items), PAGE)]
 
     async def _read_page(self, ref: QueueRef, page: list[ListedObject], now_ms: int) -> list[IndexedMessage]:
         queue = self._messages.queues.get(ref)
@@ -89,7 +112,7 @@ class QueueCounts:
             elif (skipped := queue.skipped.get(id)) is None or skipped != (item.mark, None) or "/dlq/" in item.key:
                 unknown.append(item)
         found += [entry for entry in await run_concurrently(unknown, read) if entry is not None]
-        found.sort(key=lambda entry: entry.id)
+        found.sort(key=_order)
         return found
 
     async def counts(self, ref: QueueRef, now_ms: int) -> Counts:
@@ -197,3 +220,7 @@ class QueueCounts:
                 messages += len(bunch)
                 size += sum(entry.body.bytes for entry in bunch)
         return messages, size
+
+
+def _order(entry: IndexedMessage) -> tuple[int, int]:
+    return layout.listing_order(entry.id)

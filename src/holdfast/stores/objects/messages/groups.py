@@ -15,15 +15,14 @@ document, or the other sees the first one's message in flight.
 import asyncio
 from dataclasses import dataclass
 
-import msgspec
-
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, run_concurrently
 from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.bodies import GroupBody
 from holdfast.stores.objects.documents.cas_documents import ReadCasDocument
-from holdfast.stores.objects.documents.document_format import GroupBody, encode
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, encode
 from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.messages.queue_windows import ObjectQueueState
@@ -31,7 +30,7 @@ from holdfast.stores.objects.messages.queue_windows import ObjectQueueState
 # Time for which a group held by another process is left alone.
 _LEAVE_MS = 200
 
-_decode_group = msgspec.msgpack.Decoder(GroupBody).decode
+_decode_group = BodyDecoder(GroupBody)
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ from sortedcontainers import SortedList
 
 from holdfast.stores.indexes.queue_orders import LAST_ID, QueueOrders
 from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.bodies import MessageBody
 from holdfast.stores.objects.documents.cas_documents import ReadCasDocument
-from holdfast.stores.objects.documents.document_format import MessageBody
 
 
 @dataclass(slots=True)
@@ -38,6 +38,16 @@ class IndexedMessage:
         """The key of its state document."""
         return self.body.state_key or layout.state_of(self.document.key)
 
+    @property
+    def side_keys(self) -> set[str]:
+        """The keys of payload and state document, if they are objects of their own."""
+        keys = set()
+        if self.body.has_payload_object:
+            keys.add(self.payload_key)
+        if self.body.has_state:
+            keys.add(self.state_key)
+        return keys
+
 
 class MessageIndex(QueueOrders):
     """The window of one queue. Only `put` and `drop` change it."""
@@ -45,6 +55,8 @@ class MessageIndex(QueueOrders):
     def __init__(self) -> None:
         super().__init__()
         self.entries: dict[int, IndexedMessage] = {}
+        # Bytes of the payloads that the entries hold.
+        self.payload_bytes = 0
         # When each lease counts as ended. Kept here because it depends on who granted the lease: clocks of other
         # processes differ.
         self._lease_ends: dict[int, int] = {}
@@ -56,6 +68,7 @@ class MessageIndex(QueueOrders):
         """Add or replace a message."""
         self.drop(entry.id)
         self.entries[entry.id] = entry
+        self.payload_bytes += len(entry.body.payload)
         self._lease_ends[entry.id] = lease_ends_at
         self.add_to_orders(entry.id, entry.body.life, entry.body.group, lease_ends_at)
 
@@ -63,6 +76,7 @@ class MessageIndex(QueueOrders):
         """Remove a message, if it is known."""
         entry = self.entries.pop(id, None)
         if entry is not None:
+            self.payload_bytes -= len(entry.body.payload)
             self.remove_from_orders(id, entry.body.life, entry.body.group, self._lease_ends.pop(id))
 
     # --- Searching ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ where they are and records their keys. So a process that was paused before a del
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -27,13 +27,16 @@ from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.objects.buckets.bucket import ObjectMissing, PreconditionFailed, Unanswered
 from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, run_concurrently, unavailable
 from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.bodies import MessageBody
 from holdfast.stores.objects.documents.cas_documents import CasDocuments, CasWrite, ReadCasDocument
-from holdfast.stores.objects.documents.document_format import MessageBody, decode_message, encode, new_nonce
+from holdfast.stores.objects.documents.document_format import new_nonce
+from holdfast.stores.objects.documents.protobuf_mapping import decode_message, encode
 from holdfast.stores.objects.messages.changes import Changes
 from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.queue_windows import ObjectQueueStates
 
-_TRIES = 8
+# Reads of a message that other processes keep moving.
+_TRIES = 12
 
 
 class MessageMove(NamedTuple):
@@ -45,49 +48,71 @@ class MessageMove(NamedTuple):
     payload: bytes | None = None
 
 
+class UncollectedMessage(NamedTuple):
+    """A message whose events are not in the journal yet: since when, whether it has ended, and the message as this
+    process wrote it last, if it did."""
+
+    since_ms: int
+    is_gone: bool
+    known: IndexedMessage | None = None
+
+
 class ObjectMessages:
     """The messages of a store, as one process reads and writes them."""
 
-    def __init__(self, documents: CasDocuments, queues: ObjectQueueStates, changes: Changes) -> None:
+    def __init__(
+        self,
+        documents: CasDocuments,
+        queues: ObjectQueueStates,
+        changes: Changes,
+        may_have_format_1: Callable[[QueueRef], bool],
+    ) -> None:
+        """`may_have_format_1` returns whether a queue may have messages that an earlier version named."""
+        self.may_have_format_1 = may_have_format_1
         self.documents = documents
         self.queues = queues
         self.changes = changes
         # Held while this process moves or counts messages; a count would otherwise see a moving message twice, or not
         # at all.
         self.move_lock = asyncio.Lock()
-        # Keys of metadata whose events are not in the journal yet: since when, and whether the message has ended.
-        self.uncollected: dict[str, tuple[int, bool]] = {}
+        # Messages whose events are not in the journal yet, by the key of the metadata.
+        self.uncollected: dict[str, UncollectedMessage] = {}
 
     # --- Reading ---------------------------------------------------------------------------------------------
 
     async def read(self, ref: QueueRef, id: int, now_ms: int) -> IndexedMessage | None:
         """Return a message of the queue wherever it is stored, or None. Raise `StoreUnavailable`."""
-        key = layout.message(ref, id)
+        keys = self._possible_keys(ref, id)
+        key, is_moved = keys.pop(0), False
         for _ in range(_TRIES):
             current = await self.documents.read(key)
             if current is None or current.body is None:
                 if current is not None and current.is_busy:
                     return None  # not enqueued yet, or being moved here from elsewhere
-                if layout.is_dead(key):
+                if is_moved or not keys:
                     return None
-                key = layout.message(ref, id, dead=True)
+                key = keys.pop(0)
                 continue
             body = decode_message(current.body)
             if body.moved_to is not None:
                 if layout.queue(ref) not in body.moved_to or not body.moved_to.startswith(layout.queue(ref)):
                     return None
-                key = body.moved_to
+                key, is_moved = body.moved_to, True
                 continue
             if body.is_gone:
                 return None
             return self.queues.record(current, body, now_ms) or IndexedMessage(current, body)
         raise StoreUnavailable(f"message {to_uuid(id)} was moved during each of {_TRIES} reads; try again")
 
+    def _possible_keys(self, ref: QueueRef, id: int) -> list[str]:
+        keys = layout.possible_messages(ref, id)
+        return keys if self.may_have_format_1(ref) else [key for key in keys if not layout.is_of_format_1(key)]
+
     async def payload(self, entry: IndexedMessage) -> bytes:
         """Return the whole payload. Raise `ObjectMissing`, or `StoreUnavailable` if it is damaged."""
         body = entry.body
-        if not body.size:
-            return b""
+        if not body.has_payload_object:
+            return body.payload
         with as_unavailable():
             content = (await self.documents.bucket.read(entry.payload_key)).content
         if len(content) != body.size or crc32(content) != body.checksum:
@@ -97,7 +122,7 @@ class ObjectMessages:
     async def check_payload(self, entry: IndexedMessage) -> None:
         """Raise `ObjectMissing` if the payload does not exist. Only its last byte is read."""
         with as_unavailable():
-            if entry.body.size:
+            if entry.body.has_payload_object:
                 await anext(self.documents.bucket.stream(entry.payload_key, entry.body.size - 1), None)
 
     # --- Writing ---------------------------------------------------------------------------------------------
@@ -154,8 +179,10 @@ class ObjectMessages:
             if note.number > counted:
                 notices.tally(QueueRef(note.event.tenant, note.event.queue), note.event.event)
         if body.outbox or body.is_gone:
-            since_ms, _ = self.uncollected.get(current.key, (now_ms, False))
-            self.uncollected[current.key] = (since_ms, body.is_gone)
+            before_it = self.uncollected.get(current.key)
+            since_ms = now_ms if before_it is None else before_it.since_ms
+            known = None if current.version.etag == "overwritten" else IndexedMessage(current, body)
+            self.uncollected[current.key] = UncollectedMessage(since_ms, body.is_gone, known)
         entry = self.queues.record(current, body, now_ms, is_new=before is None)
         return entry or IndexedMessage(current, body)
 
@@ -178,7 +205,14 @@ class ObjectMessages:
             stubs = [key for key in (*move.body.stubs, source) if key != target]
             body = replace(await self._copy_payload_and_state(move, is_back=is_back), stubs=stubs)
             stub = replace(
-                entry.body, moved_to=target, outbox=[], stubs=[], headers={}, has_state=False, is_state_written=False
+                entry.body,
+                moved_to=target,
+                outbox=[],
+                stubs=[],
+                headers={},
+                has_state=False,
+                is_state_written=False,
+                payload=b"",
             )
             writes[target] = (CasWrite(target, encode(body), there), body)
             writes[source] = (CasWrite(source, encode(stub), entry.document), stub)
@@ -192,7 +226,7 @@ class ObjectMessages:
             self.queues.record(by_key[entry.document.key], writes[entry.document.key][1], now_ms)
             self.uncollected.pop(entry.document.key, None)
             there = self.record_written(by_key[move.target], entry.body, body, now_ms, notices)
-            obsolete += {entry.payload_key, entry.state_key} - {there.payload_key, there.state_key}
+            obsolete += entry.side_keys - there.side_keys
         await self.documents.delete(obsolete)
 
     async def _copy_payload_and_state(self, move: MessageMove, *, is_back: bool) -> MessageBody:
@@ -205,7 +239,7 @@ class ObjectMessages:
             if move.payload is not None:
                 payload_key = f"{layout.payload_of(target).removesuffix(layout.PAYLOAD)}-{new_nonce().hex()}.bin"
                 await bucket.put(payload_key, move.payload)
-            elif move.body.size and not is_back:
+            elif move.body.has_payload_object and not is_back:
                 await bucket.copy(entry.payload_key, layout.payload_of(target))
             if move.body.has_state and not is_back:
                 state_key = await self._copy_state(entry.state_key, layout.state_of(target))
@@ -237,16 +271,27 @@ class ObjectMessages:
 
     # --- Deleting --------------------------------------------------------------------------------------------
 
-    async def delete(self, key: str, body: MessageBody) -> None:
-        """Delete all objects of an ended message. The metadata goes last, because sweeps find the rest by it."""
-        keys = [each for each in (body.payload_key, body.state_key) if each is not None]
-        for each in (*body.stubs, key):
-            keys += [layout.payload_of(each), layout.state_of(each)]
-            if body.group is not None:
-                keys.append(layout.group_member(layout.parse_queue(each), body.group, body.id))
-        await self.documents.delete(keys)
-        await self.documents.delete([*body.stubs, key])
-        queue = self.queues.find(body.ref)
-        if queue is not None:
-            queue.skipped.pop(body.id, None)
-            queue.leftovers.pop(key, None)
+    async def delete(self, ended: Mapping[str, MessageBody]) -> None:
+        """Delete all objects of ended messages, given by the keys of their metadata. The metadata goes last, because
+        sweeps find the rest by it."""
+        await self.documents.delete([each for key, body in ended.items() for each in side_keys(key, body)])
+        await self.documents.delete([each for key, body in ended.items() for each in (*body.stubs, key)])
+        for key, body in ended.items():
+            queue = self.queues.find(body.ref)
+            if queue is not None:
+                queue.skipped.pop(body.id, None)
+                queue.leftovers.pop(key, None)
+
+
+def side_keys(key: str, body: MessageBody) -> list[str]:
+    """Return the keys of all objects beside an ended message's metadata. A message that moved may have left some behind
+    at each place, because a crash prevented their deletion."""
+    keys = [each for each in (body.payload_key, body.state_key) if each is not None]
+    for each in (*body.stubs, key):
+        if body.has_payload_object or body.stubs:
+            keys.append(layout.payload_of(each))
+        if body.has_state or body.stubs:
+            keys.append(layout.state_of(each))
+        if body.group is not None:
+            keys.append(layout.group_member(layout.parse_queue(each), body.group, body.id))
+    return keys

@@ -166,7 +166,7 @@ class BucketReader(PayloadReader):
         self._ref = ref
         self._id = id
         self._pieces = pieces
-        self._at = start
+        self._start = self._at = start
         self._is_from_start = start == 0
         self._checksum = 0
         self._parts: AsyncIterator[bytes] | None = None
@@ -188,6 +188,9 @@ class BucketReader(PayloadReader):
         body = None if entry is None else entry.body
         if entry is None or body is None or (body.size, body.checksum) != (self._pieces.size, self._pieces.checksum):
             raise payload_gone(self._id)
+        if body.is_inline:
+            self._at = self._pieces.size
+            return body.payload[self._start :]
         if self._parts is None:
             self._parts = self._messages.documents.bucket.stream(entry.payload_key, self._at)
         try:

@@ -14,15 +14,18 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.objects.buckets.bucket import PAGE, ListedObject, Unanswered
-from holdfast.stores.objects.buckets.retries import as_unavailable, run_concurrently, unavailable
+from holdfast.stores.objects.buckets.retries import AT_ONCE, as_unavailable, run_concurrently, unavailable
 from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.bodies import MessageBody
 from holdfast.stores.objects.documents.cas_documents import CasDocuments, ReadCasDocument
-from holdfast.stores.objects.documents.document_format import MessageBody, decode_message
+from holdfast.stores.objects.documents.protobuf_mapping import decode_message
 from holdfast.stores.objects.messages.index import IndexedMessage, MessageIndex
 from holdfast.stores.values import QueueRow
 
 # Maximum number of messages in a window, and of messages of which only the mark is kept.
 WINDOW = 10_000
+# Maximum number of bytes of payloads in a window.
+WINDOW_BYTES = 32 << 20
 _MAX_SKIPPED = 500_000
 # Interval at which claims read one page of a queue that has enough known messages, to find those of other processes.
 _PAGE_INTERVAL_MS = 1_000
@@ -61,6 +64,8 @@ class ObjectQueueState:
     # When a sweep has to make its next whole pass, and the pass that it is making.
     next_pass_at: int = 0
     sweep_pass: AsyncIterator[None] | None = None
+    # The latest whole pass found names of earlier versions.
+    has_format_1: bool = True
     # The earliest end of a lease or TTL outside the window: a sweep makes a whole pass then.
     ends_at: int | None = None
     # Dead letters that are still in msg/, in insertion order.
@@ -76,6 +81,16 @@ class ObjectQueueState:
     def is_complete(self) -> bool:
         """Return whether every listed message is in the window."""
         return self.current_pass is None and self.last_pass_at is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether the window has no more room for messages that are not due."""
+        return len(self.index) >= WINDOW or self.index.payload_bytes >= WINDOW_BYTES
+
+    @property
+    def is_overfull(self) -> bool:
+        """Return whether the window has no more room even for due messages."""
+        return len(self.index) >= 2 * WINDOW or self.index.payload_bytes >= 2 * WINDOW_BYTES
 
 
 class ObjectQueueStates:
@@ -107,6 +122,12 @@ class ObjectQueueStates:
     def forget(self, ref: QueueRef) -> None:
         """Forget a deleted queue."""
         self._queues.pop(ref, None)
+
+    def note_created(self, ref: QueueRef, now_ms: int) -> None:
+        """Note that this process has just created a queue: it has no messages that need to be listed."""
+        queue = self.get(ref)
+        if queue.current_pass is None and queue.last_pass_at is None:
+            queue.last_pass_at = now_ms
 
     def notify(self, row: QueueRow, notices: Notices) -> None:
         """Add to the notices when a claim, and when a sweep, may next find something in the queue."""
@@ -159,14 +180,13 @@ class ObjectQueueStates:
         return entry
 
     def _has_room(self, queue: ObjectQueueState, body: MessageBody, now_ms: int, *, is_new: bool) -> bool:
-        size = len(queue.index)
         if is_new:
-            if size >= WINDOW:
+            if queue.is_full:
                 queue.last_pass_at = None  # the window is no longer complete; the next pass finds the rest
             # In a queue of which only the beginning is known, new messages wait for a pass.
-            return size < WINDOW and queue.is_complete
+            return not queue.is_full and queue.is_complete
         due_at = self._due_at(body)
-        return size < WINDOW or (due_at is not None and due_at <= now_ms and size < 2 * WINDOW)
+        return not queue.is_full or (due_at is not None and due_at <= now_ms and not queue.is_overfull)
 
     def _due_at(self, body: MessageBody) -> int | None:
         match body.life.state:
@@ -238,9 +258,11 @@ class ObjectQueueStates:
         if queue.ends_at is not None and queue.ends_at <= now_ms:
             queue.ends_at = None
         pages = 0
+        queue.has_format_1 = False
         with as_unavailable():
             async for page in self._documents.bucket.pages(layout.messages(queue.ref)):
                 pages += 1
+                queue.has_format_1 = queue.has_format_1 or any(layout.is_of_format_1(item.key) for item in page)
                 await self._read_page(queue, page, now_ms)
                 if len(page) >= PAGE:
                     yield
@@ -285,7 +307,7 @@ class ObjectQueueStates:
             elif (skipped := queue.skipped.get(id)) is not None:
                 mark, due_at = skipped
                 # A due message is read if the window has room for it.
-                if mark == item.mark and (due_at is None or due_at > now_ms or len(queue.index) >= 2 * WINDOW):
+                if mark == item.mark and (due_at is None or due_at > now_ms or queue.is_overfull):
                     continue
             unknown.append(item)
 
@@ -294,8 +316,11 @@ class ObjectQueueStates:
             if current is not None:
                 self._record_found(queue, current, now_ms)
 
-        if unknown:
-            await run_concurrently(unknown, read)
+        # In parts: a bucket that never waits, such as a directory without syncs, would keep other calls waiting for a
+        # whole page.
+        for at in range(0, len(unknown), AT_ONCE):
+            await run_concurrently(unknown[at : at + AT_ONCE], read)
+            await asyncio.sleep(0)
 
     def _record_found(self, queue: ObjectQueueState, current: ReadCasDocument, now_ms: int) -> None:
         id = layout.parse_message(current.key)

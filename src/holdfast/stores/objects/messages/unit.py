@@ -23,8 +23,8 @@ from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import end_by_time
 from holdfast.stores.objects.buckets.retries import run_concurrently
 from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.bodies import MessageBody, is_small
 from holdfast.stores.objects.documents.cas_documents import CasWrite
-from holdfast.stores.objects.documents.document_format import MessageBody
 from holdfast.stores.objects.messages.counts import QueueCounts
 from holdfast.stores.objects.messages.index import IndexedMessage
 from holdfast.stores.objects.messages.messages import MessageMove, ObjectMessages
@@ -42,7 +42,8 @@ class OpenQueue(NamedTuple):
 
 @dataclass(slots=True)
 class LoadedEntry:
-    """A message as it is stored, and as the unit has changed it. `payload` replaces the stored one."""
+    """A message as it is stored, and as the unit has changed it. `payload` replaces the stored one, unless the changed
+    metadata has it."""
 
     stored: IndexedMessage
     body: MessageBody
@@ -65,7 +66,7 @@ class LoadedEntry:
         stored, is_failed = self.stored, self.life.state is State.FAILED
         is_revived = layout.is_dead(stored.document.key) and self.body.is_message and not is_failed
         if is_revived or self.body.ref != stored.body.ref:
-            return layout.message(self.body.ref, stored.id, dead=is_failed)
+            return layout.message_after_move(self.body.ref, stored.id, stored.body.stubs, dead=is_failed)
         return stored.document.key
 
     # Last, because the name hides the type `bytes` from here on.
@@ -155,8 +156,17 @@ class ObjectUnit:
     async def edit(self, queue: OpenQueue, entry: LoadedEntry, envelope: Envelope) -> None:
         content_type, is_json = envelope.content_type, envelope.is_json
         size, checksum = len(envelope.payload), crc32(envelope.payload)
-        entry.body = replace(entry.body, size=size, checksum=checksum, content_type=content_type, is_json=is_json)
-        entry.payload = envelope.payload
+        is_inline = is_small(size)
+        entry.body = replace(
+            entry.body,
+            size=size,
+            checksum=checksum,
+            content_type=content_type,
+            is_json=is_json,
+            is_inline=is_inline,
+            payload=envelope.payload if is_inline else b"",
+        )
+        entry.payload = None if is_inline else envelope.payload
 
     def notify_ready(self, queue: OpenQueue) -> None:
         """Do nothing: the caller notifies the listener once the changes are written."""

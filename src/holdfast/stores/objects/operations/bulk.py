@@ -86,7 +86,12 @@ class ObjectBulkVerbs:
 
     async def _move_dead_letters(self, entries: list[IndexedMessage], now_ms: int, notices: Notices) -> None:
         moves = [
-            MessageMove(entry, layout.message(entry.body.ref, entry.id, dead=True), entry.body) for entry in entries
+            MessageMove(
+                entry,
+                layout.message_after_move(entry.body.ref, entry.id, entry.body.stubs, dead=True),
+                entry.body,
+            )
+            for entry in entries
         ]
         guards = await self._queue_counts.quota_guard(entries[0].body.tenant)
         await self._messages.move_all(moves, now_ms, notices, guards=guards)

@@ -190,8 +190,13 @@ class ObjectClaims:
         """Claim a message and read its payload; None if another process has it or its payload is missing."""
         is_whole = entry.body.size <= self._streams_above or not request.streams
         writing = self._write_claim(row, entry, request, now_ms, notices)
-        reading = self._messages.payload(entry) if is_whole else self._messages.check_payload(entry)
-        claimed, payload = await asyncio.gather(writing, reading, return_exceptions=True)
+        claimed: IndexedMessage | BaseException | None
+        payload: bytes | BaseException | None
+        if not entry.body.has_payload_object:
+            claimed, payload = await writing, entry.body.payload
+        else:
+            reading = self._messages.payload(entry) if is_whole else self._messages.check_payload(entry)
+            claimed, payload = await asyncio.gather(writing, reading, return_exceptions=True)
         if isinstance(claimed, BaseException):
             raise claimed
         if claimed is None:

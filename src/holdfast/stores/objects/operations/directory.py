@@ -44,14 +44,18 @@ class ObjectDirectory:
         json_documents: JsonDocuments,
         clock: Clock,
         changed: Callable[[QueueRow, QueueChange], Awaitable[None]],
+        created: Callable[[QueueRef, int], None],
     ) -> None:
-        """`changed` is awaited after a change to a queue's row."""
+        """`changed` is awaited after a change to a queue's row. `created` is called with each queue that this process
+        creates, and the time."""
         self.driver = driver
         self._json_documents = json_documents
         self._clock = clock
         self._changed = changed
+        self._created = created
         self._rows: dict[QueueRef, tuple[int, QueueRow | None]] = {}
         self._tenants: dict[str, tuple[int, ReadJsonDocument[TenantDocument] | None]] = {}
+        self._without_format_1: set[QueueRef] = set()
 
     # --- Tenants ---------------------------------------------------------------------------------------------
 
@@ -170,8 +174,11 @@ class ObjectDirectory:
                 return await self._note_row(ref, current.content)
             used = None if current is None else current.content.queue_id
             number = await self._take_queue_number(ref, used)
-            written = await self._json_documents.write(layout.policy(ref), QueueDocument(queue_id=number), current)
-            return await self._note_row(ref, written.content)
+            document = QueueDocument(queue_id=number, may_have_format_1=False)
+            written = await self._json_documents.write(layout.policy(ref), document, current)
+            row = await self._note_row(ref, written.content)
+            self._created(ref, now_ms)
+            return row
 
         return await retry_conflicts(write, f"queue {ref}")
 
@@ -216,7 +223,7 @@ class ObjectDirectory:
         self._rows.pop(ref, None)
         current = await self._json_documents.read(layout.policy(ref), QueueDocument)
         if current is not None and current.content.queue_id == row.queue_id and not current.content.is_deleted:
-            gone = QueueDocument(queue_id=row.queue_id, is_deleted=True)
+            gone = QueueDocument(queue_id=row.queue_id, is_deleted=True, may_have_format_1=False)
             try:
                 await self._json_documents.write(layout.policy(ref), gone, current)
             except PreconditionFailed:
@@ -247,7 +254,27 @@ class ObjectDirectory:
             drain_until=document.drain_until,
         )
         self._rows[ref] = (self._clock.now_ms(), row)
+        if document.may_have_format_1:
+            self._without_format_1.discard(ref)
+        else:
+            self._without_format_1.add(ref)
         return row
+
+    def may_have_format_1(self, ref: QueueRef) -> bool:
+        """Return whether a queue may have messages that an earlier version named."""
+        return ref not in self._without_format_1
+
+    async def note_without_format_1(self, ref: QueueRef) -> None:
+        """Record that no message of the queue has a name of an earlier version, so that no look-up tries such names."""
+
+        async def write() -> None:
+            current = await self._json_documents.read(layout.policy(ref), QueueDocument)
+            if current is not None and not current.content.is_deleted and current.content.may_have_format_1:
+                changed = replace(current.content, may_have_format_1=False)
+                written = await self._json_documents.write(layout.policy(ref), changed, current)
+                await self._note_row(ref, written.content)
+
+        await retry_conflicts(write, f"queue {ref}")
 
     def _is_fresh(self, read_at: int) -> bool:
         return 0 <= self._clock.now_ms() - read_at < FRESH_MS

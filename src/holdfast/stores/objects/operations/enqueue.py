@@ -1,6 +1,6 @@
 """Enqueue messages.
 
-payloads                        crash: orphans, which a sweep deletes
+payloads above 16 KiB           crash: orphans, which a sweep deletes
 metadata, and keys              one message without a key is one write; otherwise one step (cas_documents.py)
 read the policy again           if the queue is being deleted meanwhile, the call fails
 """
@@ -8,8 +8,6 @@ read the policy again           if the queue is being deleted meanwhile, the cal
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 from zlib import crc32
-
-import msgspec
 
 from holdfast.model.answers import Enqueued
 from holdfast.model.errors import OverQuota, StoreUnavailable
@@ -24,8 +22,9 @@ from holdfast.stores.logic.results import being_deleted, check_accepts, no_such_
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, retry_conflicts, run_concurrently
 from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.bodies import MAX_INLINE_BYTES, KeyBody, MessageBody, is_small
 from holdfast.stores.objects.documents.cas_documents import CasWrite, ReadCasDocument
-from holdfast.stores.objects.documents.document_format import KeyBody, MessageBody, encode
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, encode
 from holdfast.stores.objects.messages.counts import QueueCounts
 from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.operations.directory import ObjectDirectory
@@ -37,7 +36,7 @@ _TRIES = 300
 
 DEFAULT_WINDOW_MS = QueuePolicy().dedup_window_ms
 
-decode_key = msgspec.msgpack.Decoder(KeyBody).decode
+decode_key = BodyDecoder(KeyBody)
 
 
 class _KeyState(NamedTuple):
@@ -45,6 +44,11 @@ class _KeyState(NamedTuple):
 
     first: Enqueued | None
     current: ReadCasDocument | None
+
+
+def has_payload_object(draft: Draft) -> bool:
+    """Return whether the payload is stored as an object of its own before the metadata is written."""
+    return len(draft.payload) > MAX_INLINE_BYTES
 
 
 class ObjectEnqueue:
@@ -121,7 +125,11 @@ class ObjectEnqueue:
                 )
             except OverQuota:
                 if has_payloads:  # the quota was free at first, and other processes used it up meanwhile
-                    keys = [layout.message(ref, id) for draft, id in zip(drafts, ids, strict=True) if draft.payload]
+                    keys = [
+                        layout.message(ref, id)
+                        for draft, id in zip(drafts, ids, strict=True)
+                        if has_payload_object(draft)
+                    ]
                     await self._documents.delete(list(map(layout.payload_of, keys)))
                 raise
             if row is None:
@@ -165,10 +173,10 @@ class ObjectEnqueue:
             with as_unavailable():
                 if draft.group is not None:
                     await self._documents.bucket.put(layout.group_member(ref, draft.group, id), b"")
-                if draft.payload:
+                if has_payload_object(draft):
                     await self._documents.bucket.put(layout.payload_of(layout.message(ref, id)), draft.payload)
 
-        await run_concurrently([each for each in new if each[0].payload or each[0].group is not None], put)
+        await run_concurrently([each for each in new if has_payload_object(each[0]) or each[0].group is not None], put)
 
     async def _write(
         self,
@@ -224,7 +232,8 @@ class ObjectEnqueue:
             # The queue was deleted meanwhile, so no sweep finds these messages. A new queue of this name must not see
             # them.
             keys = [layout.message(row.ref, body.id) for body in bodies]
-            await self._documents.delete([*keys, *map(layout.payload_of, keys)])
+            payloads = [layout.message(row.ref, body.id) for body in bodies if body.has_payload_object]
+            await self._documents.delete([*keys, *map(layout.payload_of, payloads)])
             self._messages.queues.forget(row.ref)
             raise no_such_queue(row.ref)
         if again.drain_until is not None:
@@ -249,6 +258,8 @@ class ObjectEnqueue:
             group=draft.group,
             given_correlation_id=draft.correlation_id,
             max_retries=draft.max_retries,
+            is_inline=is_small(len(draft.payload)),
+            payload=draft.payload if is_small(len(draft.payload)) else b"",
         )
         event = TRANSITIONS[None, Cause.ENQUEUE].event
         assert event is not None

@@ -50,6 +50,7 @@ class FollowUp:
         for queue in self._messages.queues.all():
             if queue.unmoved_dead_letters:
                 await self._bulk.move_dead_letters(queue.ref, _LIMIT, now_ms, Notices())
-        await self._messages.documents.finish_due(_LIMIT, now_ms)
+        # Events first: that rewrites most documents of the steps, or deletes them.
         while await self._journal.collect(now_ms - LAG_MS):
             pass
+        await self._messages.documents.finish_due(_LIMIT, now_ms)

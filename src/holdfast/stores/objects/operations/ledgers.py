@@ -6,7 +6,6 @@ write the document          from here on the number is open, and a claim with it
 
 from collections.abc import Iterable
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.model.answers import Delivery, LedgerEntry, Result
@@ -22,14 +21,15 @@ from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.objects.buckets.bucket import ObjectMissing
 from holdfast.stores.objects.buckets.retries import retry_conflicts, run_concurrently
 from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.bodies import LedgerBody
 from holdfast.stores.objects.documents.cas_documents import ReadCasDocument
-from holdfast.stores.objects.documents.document_format import LedgerBody, encode
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, encode
 from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.messages.state_documents import StateDocuments
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 from holdfast.stores.objects.operations.verdicts import ObjectVerdicts
 
-_decode_ledger = msgspec.msgpack.Decoder(LedgerBody).decode
+_decode_ledger = BodyDecoder(LedgerBody)
 
 
 class ObjectLedgers:

@@ -6,8 +6,6 @@ A number is taken by creating or replacing its document, and kept by rewriting i
 import logging
 from contextlib import suppress
 
-import msgspec
-
 from holdfast.background import Backoff, run_forever, sleep_for
 from holdfast.clock import Clock
 from holdfast.dice import Dice
@@ -16,8 +14,9 @@ from holdfast.model.ids import NODES, IdMaker
 from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.clock_skew import ClockSkew
 from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.bodies import NodeBody
 from holdfast.stores.objects.documents.cas_documents import CasDocuments, ReadCasDocument
-from holdfast.stores.objects.documents.document_format import NodeBody, encode
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, encode
 
 _log = logging.getLogger("holdfast")
 
@@ -30,7 +29,7 @@ _REST_MS = 600_000
 # Numbers tried before giving up.
 _TRIES = 64
 
-_decode_node = msgspec.msgpack.Decoder(NodeBody).decode
+_decode_node = BodyDecoder(NodeBody)
 
 
 class ObjectNodeNumbers:

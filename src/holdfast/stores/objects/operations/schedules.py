@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import msgspec
-
 from holdfast.model.answers import Enqueued
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import (
@@ -21,7 +19,7 @@ from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, retry_conflicts, run_concurrently
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import CasDocuments, CasWrite, ReadCasDocument
-from holdfast.stores.objects.documents.document_format import encode
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, encode
 from holdfast.stores.objects.operations.directory import ObjectDirectory
 from holdfast.stores.objects.operations.enqueue import ObjectEnqueue
 from holdfast.stores.values import DueSchedules
@@ -29,7 +27,7 @@ from holdfast.stores.values import DueSchedules
 # Interval at which the schedules of all queues are listed, to find those of other processes.
 LIST_MS = 10_000
 
-_decode_schedule = msgspec.msgpack.Decoder(Schedule).decode
+_decode_schedule = BodyDecoder(Schedule)
 
 
 class ObjectSchedules:

@@ -13,11 +13,11 @@ from holdfast.stores.objects.buckets.bucket import PAGE, ListedObject, Precondit
 from holdfast.stores.objects.buckets.retries import Busy, as_unavailable, run_concurrently
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.cas_documents import CasDocuments
-from holdfast.stores.objects.documents.document_format import decode_message
+from holdfast.stores.objects.documents.protobuf_mapping import decode_message
 from holdfast.stores.objects.journal.journal import LAG_MS, JournalCollector
 from holdfast.stores.objects.messages.counts import QueueCounts
 from holdfast.stores.objects.messages.index import IndexedMessage
-from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.messages.messages import ObjectMessages, UncollectedMessage
 from holdfast.stores.objects.messages.queue_windows import ObjectQueueState
 from holdfast.stores.objects.messages.unit import ObjectUnits, OpenQueue
 from holdfast.stores.objects.operations.bulk import ObjectBulkVerbs
@@ -78,9 +78,10 @@ class ObjectSweep:
             if changed < limit:
                 changed += await self._sweep_queue(queue, limit - changed, now_ms, notices)
         searched_s = steady_s() - began_s
-        await self._documents.finish_due(limit, now_ms)
+        # Events first: that rewrites most documents of the steps, or deletes them.
         while await self._journal.collect(now_ms - LAG_MS):
             pass
+        await self._documents.finish_due(limit, now_ms)
         changed += await self._journal.trim(max(0, limit - changed), now_ms)
         resume_at = now_ms + 1 + int(_REST_FACTOR * searched_s * 1_000)
         ends = [self._search_at if self._search is None else resume_at, self._journal.next_trim_at()]
@@ -109,6 +110,8 @@ class ObjectSweep:
         if is_due or queue.sweep_pass is not None:
             search, queue.sweep_pass = queue.sweep_pass, None
             queue.sweep_pass = await self._continue(search or self._messages.queues.scan_all(queue, now_ms))
+            if queue.sweep_pass is None and not queue.has_format_1 and self._messages.may_have_format_1(queue.ref):
+                await self._note_without_format_1(queue)
         changed = await self._units.end_overdue(row, queue, limit, now_ms, notices)
         changed += await self._delete_kept(queue, limit - changed, now_ms)
         await self._bulk.move_dead_letters(queue.ref, limit, now_ms, notices)
@@ -119,6 +122,15 @@ class ObjectSweep:
             notices.ready(queue.ref, queue.index.next_at())
         return changed
 
+    async def _note_without_format_1(self, queue: ObjectQueueState) -> None:
+        """Record that the queue has no message with a name of an earlier version, once its dead letters have none
+        either."""
+        with as_unavailable():
+            async for page in self._documents.bucket.pages(layout.messages(queue.ref, dead=True)):
+                if any(layout.is_of_format_1(item.key) for item in page):
+                    return
+        await self._directory.note_without_format_1(queue.ref)
+
     async def _delete_kept(self, queue: ObjectQueueState, limit: int, now_ms: int) -> int:
         """Delete succeeded messages whose retention has ended. Their events are collected first."""
         ended = queue.index.ended(queue.index.kept, limit, now_ms)
@@ -127,9 +139,9 @@ class ObjectSweep:
             if current is not None and current.body is not None:
                 body = decode_message(current.body)
                 if body.outbox:
-                    self._messages.uncollected[current.key] = (now_ms, True)
+                    self._messages.uncollected[current.key] = UncollectedMessage(now_ms, True)
                     await self._journal.collect(now_ms - LAG_MS)
-                await self._messages.delete(current.key, body)
+                await self._messages.delete({current.key: body})
             queue.index.drop(entry.id)
         return len(ended)
 
@@ -143,7 +155,7 @@ class ObjectSweep:
                     with suppress(PreconditionFailed, Busy):
                         await self._documents.resolve(current)
                 elif decode_message(current.body).is_gone:
-                    self._messages.uncollected.setdefault(key, (0, True))
+                    self._messages.uncollected.setdefault(key, UncollectedMessage(0, True))
             queue.leftovers.pop(key, None)
 
     # --- Deletion of queues --------------------------------------------------------------------------------------
@@ -208,8 +220,8 @@ class ObjectSweep:
             id = layout.parse_id(key)
             if id is None:
                 return  # not written by Holdfast
-            for dead in (False, True):
-                if await self._documents.read(layout.message(ref, id, dead=dead)) is not None:
+            for message_key in layout.possible_messages(ref, id):
+                if await self._documents.read(message_key) is not None:
                     return
             await self._documents.delete([key])
 

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import node_of
 from holdfast.model.invariants.damage import DamageKind
@@ -14,7 +12,7 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings
 from holdfast.stores.objects.buckets.bucket import ListedObject
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import NodeBody, QuotaGuardBody, StepBody
+from holdfast.stores.objects.documents.bodies import NodeBody, QuotaGuardBody, StepBody
 from holdfast.stores.objects.documents.json_documents import (
     JournalDocument,
     P,
@@ -22,6 +20,7 @@ from holdfast.stores.objects.documents.json_documents import (
     TenantDocument,
     TenantsDocument,
 )
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, DamagedBody
 from holdfast.stores.objects.verify.reader import VerifyReader
 
 _JSON_KEYS = (layout.TENANTS, layout.JOURNAL_HEAD)
@@ -176,6 +175,6 @@ async def _check_document(reader: VerifyReader, key: str, kind: type) -> None:
     if body is None:
         return
     try:
-        msgspec.msgpack.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
+        BodyDecoder(kind)(body)
+    except DamagedBody as error:
         raise StoreUnavailable(f"{key} is damaged: {error}") from None

@@ -3,8 +3,6 @@
 from contextlib import suppress
 from typing import NamedTuple
 
-import msgspec
-
 from holdfast.background import sleep_for
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import JournalEvent
@@ -14,7 +12,8 @@ from holdfast.model.invariants.journal import EventStep, check_last_event, check
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import SegmentBody
+from holdfast.stores.objects.documents.bodies import SegmentBody
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, DamagedBody
 from holdfast.stores.objects.journal.journal import PER_SEGMENT
 from holdfast.stores.objects.verify.directory import DirectoryFound, report_lost_policy
 from holdfast.stores.objects.verify.message import read_message
@@ -23,7 +22,7 @@ from holdfast.stores.objects.verify.reader import VerifyReader
 
 _TRIES = 3
 
-_decode_segment = msgspec.msgpack.Decoder(SegmentBody).decode
+_decode_segment = BodyDecoder(SegmentBody)
 
 
 class LastEvent(NamedTuple):
@@ -57,7 +56,7 @@ class _JournalReader:
                 return
             try:
                 segment = _decode_segment(body)
-            except msgspec.MsgspecError as error:
+            except DamagedBody as error:
                 raise StoreUnavailable(f"{key} is damaged: {error}") from None
             expected = range(self.next * PER_SEGMENT, self.next * PER_SEGMENT + len(segment.events))
             if [event.seq for event in segment.events] != list(expected):
@@ -170,8 +169,8 @@ async def _find_all(reader: VerifyReader, refs: dict[int, QueueRef]) -> dict[int
 
 async def _find(reader: VerifyReader, ref: QueueRef, id: int) -> FoundMessage | None:
     """Return the message or its ended metadata, wherever it moved."""
-    for dead in (False, True):
-        key: str | None = layout.message(ref, id, dead=dead)
+    for possible in layout.possible_messages(ref, id):
+        key: str | None = possible
         for _ in range(_TRIES):
             body = None if key is None else await read_message(reader, key)
             if key is None or body is None:

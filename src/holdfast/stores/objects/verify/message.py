@@ -1,6 +1,6 @@
 """Check one message: its metadata, its payload, its state document, its membership in a group."""
 
-import msgspec
+from zlib import crc32
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.invariants.damage import DamageKind, Problem
@@ -8,8 +8,9 @@ from holdfast.model.invariants.messages import check_id, check_life, check_optio
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import MessageBody, decode_message
+from holdfast.stores.objects.documents.bodies import MessageBody
 from holdfast.stores.objects.documents.json_documents import MessageStateDocument
+from holdfast.stores.objects.documents.protobuf_mapping import DamagedBody, decode_message
 from holdfast.stores.objects.verify.reader import VerifyReader
 
 
@@ -18,7 +19,7 @@ async def read_message(reader: VerifyReader, key: str) -> MessageBody | None:
     body = await reader.read_document(key)
     try:
         return None if body is None else decode_message(body)
-    except msgspec.MsgspecError as error:
+    except DamagedBody as error:
         raise StoreUnavailable(f"its metadata is damaged: {error}") from None
 
 
@@ -79,13 +80,16 @@ async def _problems_of_stub(reader: VerifyReader, key: str, body: MessageBody) -
 
 
 async def _problems_of_payload(reader: VerifyReader, key: str, body: MessageBody) -> list[Problem]:
-    if not body.size:
-        return []
+    if not body.has_payload_object:
+        return _problems_of_content(body, len(body.payload), crc32(body.payload), key)
     at = body.payload_key or layout.payload_of(key)
     found = await reader.measured(at)
     if found is None:
         return [Problem(DamageKind.PAYLOAD_LOST, f"its payload is missing: {at}")]
-    size, checksum = found
+    return _problems_of_content(body, *found, at)
+
+
+def _problems_of_content(body: MessageBody, size: int, checksum: int, at: str) -> list[Problem]:
     if size != body.size:
         return [Problem(DamageKind.PAYLOAD_SIZE, f"its payload has {size} bytes instead of {body.size}: {at}")]
     if checksum == body.checksum:

@@ -13,7 +13,7 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings
 from holdfast.stores.objects.buckets.bucket import ListedObject
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import MessageBody
+from holdfast.stores.objects.documents.bodies import MessageBody
 from holdfast.stores.objects.verify.message import problems_of, read_message
 from holdfast.stores.objects.verify.reader import VerifyReader
 from holdfast.stores.objects.verify.side_objects import check_side_objects

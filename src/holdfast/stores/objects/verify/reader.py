@@ -11,14 +11,16 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.objects.buckets.bucket import Bucket, ObjectMissing
 from holdfast.stores.objects.buckets.retries import run_concurrently
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import StepBody, decode_document
+from holdfast.stores.objects.documents.bodies import StepBody
+from holdfast.stores.objects.documents.document_format import decode_document
 from holdfast.stores.objects.documents.json_documents import P
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder
 
 T = TypeVar("T")
 
 _AT_ONCE = 16
 
-_decode_step = msgspec.msgpack.Decoder(StepBody).decode
+_decode_step = BodyDecoder(StepBody)
 
 
 class VerifyReader:

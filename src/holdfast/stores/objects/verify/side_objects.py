@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
-import msgspec
-
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.invariants.damage import DamageKind, Problem
 from holdfast.model.invariants.side_records import check_key, check_open_claim, check_schedule
@@ -14,7 +12,8 @@ from holdfast.model.schedules import Schedule
 from holdfast.stores.findings import Findings
 from holdfast.stores.objects.buckets.bucket import ListedObject
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.document_format import GroupBody, KeyBody, LedgerBody
+from holdfast.stores.objects.documents.bodies import GroupBody, KeyBody, LedgerBody
+from holdfast.stores.objects.documents.protobuf_mapping import BodyDecoder, DamagedBody
 from holdfast.stores.objects.verify.reader import VerifyReader
 
 Check = Callable[[str, bytes, int], Iterable[Problem]]
@@ -50,7 +49,7 @@ async def check_side_objects(
                 findings.add_all(kind.check(layout.stem(item.key), body, reader.now_ms), ref)
         except StoreUnavailable as error:
             findings.add(kind.unreadable, error.message, ref)
-        except msgspec.MsgspecError as error:
+        except DamagedBody as error:
             findings.add(kind.unreadable, f"{item.key} is damaged: {error}", ref)
 
     await reader.each(items, check)
@@ -58,23 +57,23 @@ async def check_side_objects(
 
 async def _has_metadata(reader: VerifyReader, ref: QueueRef, id: int) -> bool:
     """Return whether a message has metadata, by a read: the listing may be older than the object."""
-    for dead in (False, True):
-        if await reader.is_there(layout.message(ref, id, dead=dead)):
+    for key in layout.possible_messages(ref, id):
+        if await reader.is_there(key):
             return True
     return False
 
 
 def _check_batch(name: str, raw: bytes, now_ms: int) -> Iterable[Problem]:
-    msgspec.msgpack.decode(raw, type=GroupBody)
+    BodyDecoder(GroupBody)(raw)
     return []
 
 
 def _check_key(name: str, raw: bytes, now_ms: int) -> Iterable[Problem]:
-    return check_key(name, msgspec.msgpack.decode(raw, type=KeyBody).id, now_ms)
+    return check_key(name, BodyDecoder(KeyBody)(raw).id, now_ms)
 
 
 def _check_ledger(name: str, raw: bytes, now_ms: int) -> Iterator[Problem]:
-    body = msgspec.msgpack.decode(raw, type=LedgerBody)
+    body = BodyDecoder(LedgerBody)(raw)
     if layout.hash_name(body.consumer) != name:
         yield Problem(DamageKind.LEDGER_UNREADABLE, f"the ledger of {body.consumer!r} is stored under {name}")
     for number, (_, receipts) in body.open.items():
@@ -83,7 +82,7 @@ def _check_ledger(name: str, raw: bytes, now_ms: int) -> Iterator[Problem]:
 
 
 def _check_schedule(name: str, raw: bytes, now_ms: int) -> Iterator[Problem]:
-    yield from check_schedule(name, msgspec.msgpack.decode(raw, type=Schedule))
+    yield from check_schedule(name, BodyDecoder(Schedule)(raw))
 
 
 class _Kind(NamedTuple):
