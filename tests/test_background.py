@@ -32,6 +32,7 @@ from holdfast.server.embedded import Embedded, open_on_loop
 from holdfast.server.processes.reports import DoorCounts, TenantWeights
 from holdfast.server.processes.supervisor import DoorProcess, DoorProcesses
 from holdfast.server.settings import Settings
+from holdfast.server.store_processes.supervisor import StoreProcess, StoreProcesses
 from holdfast.service.limits.shared_buckets import SharedBuckets
 from holdfast.service.policy_cache import REFRESH_MS, Refresher
 from holdfast.stores.buffered.buffer import Buffer
@@ -43,8 +44,9 @@ from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.stores.objects.operations.follow_up import FollowUp
 from holdfast.stores.objects.operations.node_numbers import ObjectNodeNumbers as ObjectsNodes
 from holdfast.stores.postgres import notifier
-from holdfast.stores.postgres.cluster import node_numbers, vacuum
+from holdfast.stores.postgres.cluster import folding, node_numbers, vacuum
 from holdfast.stores.postgres.payloads import staging
+from holdfast.stores.rocks.portions.departures import Departures
 from holdfast.testing import ManualClock
 from tests.postgres.landing_calls import opened as opened_postgres
 from tests.postgres.server import PostgresServer
@@ -53,6 +55,7 @@ from tests.redis.buffered import opened as opened_buffered
 from tests.redis.buffered import put, take
 from tests.redis.server import RedisServer
 from tests.server.processes.relayed import Relayed, relay
+from tests.server.store_processes.divided import divided
 from tests.worker.passing import Outage, passing, turns, until
 from tests.worker.passing import opened as opened_memory
 
@@ -276,6 +279,39 @@ async def _replace_a_process(monkeypatch: pytest.MonkeyPatch, relayed: Relayed, 
         processes._directory.cleanup()
 
 
+async def store_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **_: Any) -> None:
+    resuming = Failing(monkeypatch, Departures, "resume_once")
+    clock = ManualClock()
+    async with divided(tmp_path / "divided", clock) as server:
+        server.portions[0].departures.resume(0)
+        await until(lambda: resuming.is_over, clock)
+    await _replace_a_store_process(monkeypatch, tmp_path / "store", clock)
+
+
+async def _replace_a_store_process(monkeypatch: pytest.MonkeyPatch, path: Path, clock: ManualClock) -> None:
+    """A store process that has ended is replaced, though the first starts fail."""
+    has_ended = [True]
+
+    async def ended(process: StoreProcess) -> int:
+        if has_ended:
+            has_ended.pop()
+            return 1
+        return int(await asyncio.Future())
+
+    async def start(processes: StoreProcesses, process: StoreProcess) -> None: ...
+
+    monkeypatch.setattr(StoreProcess, "ended", ended)
+    monkeypatch.setattr(StoreProcesses, "_start", start)
+    starting = Failing(monkeypatch, StoreProcesses, "_start")
+    runtime = LoopRuntime(clock, clock)
+    processes = StoreProcesses(Settings(data=str(path), shards=2, stores=2), "json", runtime)
+    keeper = asyncio.create_task(processes._keep(processes._processes[0]))
+    await until(lambda: starting.is_over, clock)
+    keeper.cancel()
+    processes._directory.cleanup()
+    await runtime.aclose()
+
+
 # --- Object store -----------------------------------------------------------------------------------------------------
 
 
@@ -307,6 +343,7 @@ async def postgres_loops(monkeypatch: pytest.MonkeyPatch, urls: list[str], **_: 
         Failing(monkeypatch, node_numbers.PostgresNodeNumbers, "renew"),
         Failing(monkeypatch, staging.PostgresStaging, "report_once"),
         Failing(monkeypatch, vacuum.Vacuum, "vacuum_all_once"),
+        Failing(monkeypatch, folding.Folding, "fold_busy_once"),
     ]
     listening = Failing(monkeypatch, notifier._ListenConnection, "_serve_connection")
     clock = ManualClock()
@@ -442,7 +479,10 @@ LOOPS: dict[str, Callable[..., Awaitable[None]]] = {
     "watch": objects,
     "watch_polling": objects,
     "watch_waiters": objects,
+    "transfer": store_processes,
+    "store_process": store_processes,
     "uploads": postgres_loops,
+    "fold": postgres_loops,
     "vacuum": postgres_loops,
     "notifications": postgres_loops,
     "flush": buffered_loops,
@@ -488,6 +528,12 @@ STARTERS = {
     "server/processes/link.py": "starts others' work, and logs its error",
     "server/processes/relay.py": "one call each; the client's tasks log its error",
     "server/processes/supervisor.py": "door_process",
+    "server/store_processes/division.py": "one call each; its caller gets the error",
+    "server/store_processes/portion_links.py": "dismisses one connection each",
+    "server/store_processes/routes.py": "give_back",
+    "server/store_processes/store_process.py": "reads its orders; the end of its input ends the process",
+    "server/store_processes/supervisor.py": "store_process",
+    "server/store_processes/tokens.py": "one request for tokens each; the next call asks again",
     "server/run.py": "the server itself, and its loop lag, which asks nobody",
     "service/policy_cache.py": "refresh",
     "service/joined_calls.py": "one call of the store each; its callers get the error",
@@ -503,6 +549,8 @@ STARTERS = {
     "stores/postgres/cluster/silence.py": "one sign of life each; a slow statement asks for another",
     "stores/postgres/payloads/staging.py": "one statement, logged by the link; a sweep finds what is left",
     "stores/postgres/store.py": "node_number, uploads, vacuum, notifications",
+    "stores/rocks/legacy/online/mover.py": "every error is logged and followed by another attempt: legacy tests",
+    "stores/rocks/portions/departures.py": "transfer",
     "stores/rocks/engine/checkpoints.py": "an error stops the store, by design; a later write begins another",
     "stores/rocks/engine/database.py": "closes once",
     "stores/rocks/engine/engine.py": "an error stops the store, by design: SPEC 4.10",

@@ -76,7 +76,7 @@ async def everything() -> bytes:
         block_cache_bytes=1,
     )
     disk = {"free_bytes": 1, "wal_free_bytes": 1, "refusals": 1, "stops": 1}
-    log = {"writes": 1, "checkpoints": 1, "unwritten_bytes": 1}
+    log = {"writes": 1, "checkpoints": 1, "unwritten_bytes": 1, "legacy_left": 1}
     hot = [HotQueue(family="m", access=Access.WRITE, tenant="acme", queue="a", share=1.0)]
     connections = ConnectionFigures(limit=8, in_use=1, waiting=0, lock_timeouts=0, failures=0)
     figures = Figures(
@@ -100,6 +100,7 @@ async def everything() -> bytes:
     metrics.shares_limits = lambda: True
     metrics.turns = RequestTurns(lambda tenant: 1)
     metrics.door_processes = {1: 0.5}
+    metrics.store_processes = {2: 0.5}
     return await metrics.render()
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _MAX_PAGES = 50
 _PAGE = 1_000
 _MAX_ROWS = 200
+# A terminal with fewer columns shows no shares of the busiest queues: they would squeeze the counts.
+_WIDE = 160
 
 _Key = tuple[str, str, Event]
 # The shares by column family, of each queue and kind of access.
@@ -91,7 +93,7 @@ def _live(cli: CommandSession, tenant: str | None, rates: Rates, interval: float
             rows = frame(cli.hf, tenant, rates)
             title = f"{cli.target.url}   {len(rows):,} queues   q quits"
             shown = (
-                table_of([*map(with_hottest, rows[:_MAX_ROWS])], title=title)
+                table_of([shown_row(row, cli.output.console.width) for row in rows[:_MAX_ROWS]], title=title)
                 if rows
                 else Text(f"{title}\n\nno queues yet")
             )
@@ -135,6 +137,13 @@ def _hot_shares(hf: "holdfast.Holdfast") -> _HotShares:
         for each in hf.hot_queues():
             shares.setdefault((each.tenant, each.queue, each.access), {})[each.family] = round(each.share, 4)
     return shares
+
+
+def shown_row(row: dict[str, Any], width: int) -> dict[str, Any]:
+    """Return a row as a terminal with `width` columns shows it."""
+    if width >= _WIDE:
+        return with_hottest(row)
+    return {name: value for name, value in row.items() if not name.startswith("hot_")}
 
 
 def with_hottest(row: dict[str, Any]) -> dict[str, Any]:

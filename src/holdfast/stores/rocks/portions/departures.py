@@ -131,7 +131,7 @@ class Departures:
             while not self._closing.is_set():
                 try:
                     await self.resume_once(number)
-                except StoreUnavailable as error:
+                except Exception as error:
                     await wait_for_event(self._store.runtime.clock, self._closing, backoff.failed(error))
                 else:
                     backoff.succeeded()
