@@ -130,6 +130,7 @@ NEEDS = {
     "holdfast.server.doors": "server",
     "holdfast.server.ending": "server",
     "holdfast.server.processes": "server",
+    "holdfast.server.store_processes": "server",
     "holdfast.server.run": "server",
     "holdfast.server.scrape": "server",
     "holdfast.service.limits.redis_rates": "redis",

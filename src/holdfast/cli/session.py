@@ -64,12 +64,19 @@ class CommandSession:
         self._opened = holdfast.open(target.url, **settings)
         return self._opened
 
+    def look_only(self) -> None:
+        """Leave a directory of the legacy layout as it is: this call of the command changes nothing in its source."""
+        self._only_looks = True
+
     @property
     def is_legacy(self) -> bool:
         """Return whether the target is a directory of the legacy layout whose messages no program has begun to move."""
+        if not self.target.is_directory:
+            return False
+        # Imported here, because a command for a server loads no store.
         from holdfast.stores.rocks.legacy.files import is_legacy
 
-        return self.target.is_directory and is_legacy(Path(self.target.url))
+        return is_legacy(Path(self.target.url))
 
     def ref(self, name: str) -> QueueRef:
         """Parse `queue` or `tenant/queue`. A queue's name cannot contain a slash."""

@@ -126,7 +126,7 @@ def test_an_object_store_is_checked_by_its_url_while_it_is_in_use(run: Callable[
 def test_an_object_store_that_lost_a_payload_is_exit_code_4(run: Callable[..., Any], tmp_path: Path) -> None:
     url = (tmp_path / "bucket").as_uri()
     with holdfast.open(url, durability="os") as hf:
-        hf.queue("jobs", tenant="acme").enqueue(b"one")
+        hf.queue("jobs", tenant="acme").enqueue(b"1" * (16 << 10 | 1))  # too large for the document
     [payload] = tmp_path.rglob("*.bin")
     payload.unlink()
 

@@ -16,6 +16,9 @@ from tests.pipeline.journal_made import frame_of, journal_of
 from tests.postgres.server import PostgresServer
 from tests.server.served import Served
 
+# A payload of an object of its own in an object store.
+LARGE = b"x" * (17 << 10)
+
 
 @contextmanager
 def of_server(tmp_path: Path, postgres: PostgresServer) -> Iterator[str]:
@@ -58,14 +61,14 @@ def test_an_object_store_is_audited_by_its_url_and_what_is_damaged_is_named(
     for url in urls:
         with holdfast.open(url) as hf:
             queue = hf.queue("mail", tenant="acme")
-            queue.enqueue([b"x"] * 3)
+            queue.enqueue([LARGE] * 3)
             queue.claim()[0].ack()
 
     code, out, err = run("audit", "--store", urls[0], "--store", urls[1], "--json")
     told = json.loads(out)
     assert (code, told["broken"], told["stores"], told["events"]) == (0, {}, 2, 10), err
 
-    payload = next(path for path in (tmp_path / "damaged").rglob("*") if path.is_file() and path.read_bytes() == b"x")
+    payload = next(path for path in (tmp_path / "damaged").rglob("*") if path.is_file() and path.read_bytes() == LARGE)
     payload.unlink()
     code, out, err = run("audit", "--store", urls[0], "--store", urls[1])
     assert code == 4, err

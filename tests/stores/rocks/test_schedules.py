@@ -158,10 +158,10 @@ def altered(path: Path, change: dict[str, object] | bytes, name: bytes = b"s") -
     ("change", "said"),
     [
         (b"\xc1", "is damaged"),
-        ({"name": "t"}, "is stored under b's'"),
+        ({"name": "t"}, "is stored under 's'"),
         ({"cron": "* * * * *"}, "must have either a cron line or an interval"),
         ({"paused": True}, "is paused, but has a next tick"),
-        ({"next_at": 1}, "would fire a tick again"),
+        ({"next_at": 1}, "would fire its last tick again"),
         ({"last_id": 1 << 62}, "names a message with an id that was never given"),
     ],
 )

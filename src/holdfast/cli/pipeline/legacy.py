@@ -15,13 +15,6 @@ if TYPE_CHECKING:
     from holdfast.stores.rocks.legacy.survey import Survey
 
 
-def is_legacy_target(cli: CommandSession) -> bool:
-    """Return True if `--url` is a directory of the legacy layout."""
-    from holdfast.stores.rocks.legacy.files import is_legacy
-
-    return cli.target.is_directory and is_legacy(Path(cli.target.url))
-
-
 def migrate_in_place(cli: CommandSession, accept_unreadable: int, *, dry_run: bool) -> None:
     """Migrate the directory in place, without Spark, because only one process can have the directory open.
 
@@ -33,9 +26,7 @@ def migrate_in_place(cli: CommandSession, accept_unreadable: int, *, dry_run: bo
     from holdfast.stores.rocks.recovery.marker import MARKER
 
     path = Path(cli.target.url)
-    if not cli.target.is_directory or not (
-        is_legacy_target(cli) or any((path / each).exists() for each in (NEW, MARKER))
-    ):
+    if not cli.target.is_directory or not (cli.is_legacy or any((path / each).exists() for each in (NEW, MARKER))):
         raise Usage(
             "give --to URL|DIR. Only a directory of the legacy layout can be migrated in place, and "
             f"{cli.target.url} is not one"

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from holdfast.cli.failures import Usage, print_error
 from holdfast.cli.pipeline.legacy import (
-    is_legacy_target,
     migrate_in_place,
     print_oddities,
     read_legacy,
@@ -77,12 +76,13 @@ def migrate(
 
     tenant, name = split_queue(queue)
     if to is None or _is_same(to, cli):
-        if to is not None and not is_legacy_target(cli):
+        if to is not None and not cli.is_legacy:
             raise Usage("--to and --url are the same store: give another --to")
         migrate_in_place(cli, accept_unreadable, dry_run=dry_run)
         return
     # Read before the directory is opened as a source, because only one reader can hold its lock.
-    legacy = read_legacy(Path(cli.target.url)) if is_legacy_target(cli) else None
+    legacy = read_legacy(Path(cli.target.url)) if cli.is_legacy else None
+    cli.look_only()
     if legacy is None and accept_unreadable:
         raise Usage("--accept-unreadable applies only to a directory of the legacy layout")
     if legacy is not None and not dry_run:
