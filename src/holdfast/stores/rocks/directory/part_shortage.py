@@ -7,7 +7,8 @@ from holdfast.model.errors import StoreUnavailable
 
 T = TypeVar("T")
 
-_TRIES = 20
+# Processes that race for the last messages of a quota take parts of it back from one another.
+_TRIES = 50
 
 
 class PartShortage(StoreUnavailable):
