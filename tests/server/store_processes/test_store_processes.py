@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +16,6 @@ from holdfast.model.errors import HoldfastError, OverQuota, StoreUnavailable
 from holdfast.stores.rocks.offline.backup import backup
 from holdfast.stores.rocks.verify.store_check import verify
 from tests.server.served import END_S, Served, urls_in
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found by /proc")
 
 STORES = 3
 # A process that takes the place of another may start beside other tests.

@@ -39,7 +39,7 @@ async def operate(call: CapnpCall) -> None:
     if operation.scope is Scope.READ and operation.may_repeat(request):
         call.results.answer = await read_with_room(call, carry_out, len)
     else:
-        # What changes something must be carried out once, and its answer is small.
+        # An operation that changes something must be carried out once, and its response is small.
         call.results.answer = await carry_out()
 
 

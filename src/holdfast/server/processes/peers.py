@@ -6,7 +6,7 @@ from holdfast.service.subscriptions import DeliveryStream
 from holdfast.service.uploads import PayloadStream
 from holdfast.service.watches import NewsStream
 
-# A stream's number, shifted by so many bits, is the portion of the store process that has it.
+# The bits of a stream's number above this one are the portion of the store process that has the stream.
 PORTION_SHIFT = 40
 
 

@@ -33,7 +33,7 @@ class HeldRequests(HeldInput):
         self._connection = connection
         self._reader = reader
         self._known_heads = known_heads
-        # Whether the connection waits for a turn.
+        # True while the connection waits for a turn.
         self._is_in_line = False
         self.data = b""
 

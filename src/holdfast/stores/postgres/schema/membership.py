@@ -7,8 +7,8 @@
 
 Any number of processes may do this at once, with the databases in any order. All of them lock in the same order, so
 they wait for one another and never for ever. The list is written in one transaction, and only if there is none. A
-process that finds a list does what is left of step 4, whoever wrote the list. So the next run makes good a kill at any
-point.
+process that finds a list completes step 4, no matter which process wrote the list. So after a kill at any point, the
+next run finishes the work.
 """
 
 from collections.abc import Sequence

@@ -44,7 +44,7 @@ class PortionTenants(Tenants):
         self._versions: dict[str, int] = {}
         # The numbers of queues that were assigned here and have not been created yet.
         self._assigned: dict[QueueRef, int] = {}
-        # Whether the rows are those of the coordinator. Until then nothing is known of quotas.
+        # True once the rows are those of the coordinator. Until then no quota is known.
         self.has_joined = False
 
     def continue_from(self, earlier: "PortionTenants") -> None:

@@ -84,7 +84,7 @@ class OldMessages:
             if self._source.phase is Phase.CLAIMED:
                 moved += await self._pull(self._take_step, now_ms)
             elif self._under_way:
-                # What is being moved can be claimed once it is durable.
+                # Messages that are being moved can be claimed once they are durable.
                 await self._changed()
                 moved += 1
                 self._check()
@@ -145,7 +145,7 @@ class OldMessages:
         if self.is_done:
             return Counts()
         head = self._source.head()
-        # What is being moved is neither here nor yet among the messages that claims can find.
+        # Messages that are being moved are neither here nor yet among the messages that claims can find.
         ready = [*self._moves.unpublished, *([] if head is None else [head.message.visible_at])]
         return counts.at(now_ms, min((at for at in ready if at <= now_ms), default=None))
 
@@ -161,7 +161,7 @@ class OldMessages:
         """Return whether the new layout has `limit` messages that a claim takes before `head`."""
         queue = self._shard.catalog.require(LEGACY_QUEUE)
         found = self._shard.peek(LEGACY_QUEUE, limit, now_ms)
-        # What is still to be made durable cannot be claimed yet. The next move waits for it too.
+        # Moved messages that are not durable yet cannot be claimed. The next move waits for them too.
         if len(found) < limit or not all(self._shard.publisher.is_published(queue, each) for each in found):
             return False
         if head is None:
